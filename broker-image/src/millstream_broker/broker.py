@@ -19,7 +19,7 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic, time
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from millstream_kafka.protocol.errors import ApiError
 from millstream_process import supervision
@@ -83,6 +83,9 @@ from .topic_rules.internal_topics import OFFSETS_TOPIC
 OPEN_FILES = 1024
 """Most segment and index files to keep open; a quarter of the system's limit, if that is less."""
 
+if TYPE_CHECKING:
+    from .security.tls.certificates import Certificates
+
 T = TypeVar("T")
 
 log = logging.getLogger(__name__)
@@ -130,8 +133,12 @@ class Broker:
         probes: Probes,
         failure: Failure,
         offsets_factor: int,
+        certificates: Certificates | None,
     ) -> None:
-        """`state` is the cluster when this broker joined; `offsets_factor`: see `controller.messages.Settings`."""
+        """`state` is the cluster when this broker joined; `offsets_factor`: see `controller.messages.Settings`.
+
+        `certificates` are those of the listeners with TLS, if there are any.
+        """
         broker_id = config.integer("broker.id")
         self.config = config
         self.configs = configs
@@ -150,8 +157,14 @@ class Broker:
         self._tasks: list[asyncio.Task[None]] = []
         self.request_memory = memory = RequestMemory(config.integer("queued.max.request.bytes"))
         self._lost_data = LostData(coordination)
+        self._certificates = certificates
+        encrypted = {} if certificates is None else certificates.by_listener
         peers = InterBroker(
-            broker_id, self.inter_broker_listener, coordination.secret, lambda: coordination.broker_epoch
+            broker_id,
+            self.inter_broker_listener,
+            coordination.secret,
+            lambda: coordination.broker_epoch,
+            encrypted,
         )
 
         # Administration
@@ -233,6 +246,7 @@ class Broker:
             mechanisms,
             self.quotas,
             self._connection_rates(bound),
+            encrypted,
         )
         self._stalls = stalls()
         self._metrics = Metrics(
@@ -291,6 +305,8 @@ class Broker:
             self._generations,
             self.settle_strays,
         )
+        if self._certificates is not None:
+            self._tasks.append(supervision.keep("certificates", self._certificates.watch))
         self.server.start(self.cluster.told)
         await self.cluster.begun()
         await self.settle_strays()
@@ -358,9 +374,7 @@ async def start(config: BrokerConfig, open_shared: joining.OpenStore | None = No
     `open_shared` opens the cluster's store, instead of ZooKeeper as configured.
     """
     addresses = Addresses(config)
-    for listener in addresses.listeners:
-        if listener.is_encrypted:
-            raise ConfigError(f"listeners={listener}: brokers have no TLS yet: expected PLAINTEXT")
+    certificates = await asyncio.to_thread(_certificates, config, addresses)
     if open_shared is None:
         open_shared = joining.shared_store(config)
     is_single = open_shared is None
@@ -394,6 +408,7 @@ async def start(config: BrokerConfig, open_shared: joining.OpenStore | None = No
                 probes,
                 failure,
                 1 if is_single else config.integer("offsets.topic.replication.factor"),
+                certificates,
             )
             undoing.push_async_callback(broker.abandon)
             broker.watch_directories(failure, needed=logs.tree_in)
@@ -448,6 +463,15 @@ async def _join(
     )
     state = await coordination.join(record, takes_over=not generations.is_older_copy)
     return generations, state, record
+
+
+def _certificates(config: BrokerConfig, addresses: Addresses) -> Certificates | None:
+    """The certificates of the listeners with TLS, None without any. Blocking. Raises ConfigError."""
+    if not any(listener.is_encrypted for listener in addresses.listeners):
+        return None
+    from .security.tls.certificates import Certificates  # its libraries take memory
+
+    return Certificates(config, addresses.listeners, addresses.inter_broker)
 
 
 def _bind(listener: Listener) -> Listening:

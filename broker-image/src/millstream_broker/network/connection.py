@@ -83,6 +83,7 @@ class ClientConnection:
         "authentication",
         "connection_id",
         "host",
+        "listener",
         "peer",
         "pending",
     )
@@ -95,6 +96,7 @@ class ClientConnection:
         self.authentication = authentication
         self.connection_id = next(server.connection_ids)
         self.host = authentication.session.host
+        self.listener = authentication.session.listener
         self.peer = host_port(self.host, port)
         self._access = server.full if authentication.is_complete else server.before_authentication
         self._context: RequestContext | None = None

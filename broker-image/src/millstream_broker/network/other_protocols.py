@@ -1,6 +1,8 @@
-"""Recognises clients that speak TLS or HTTP on a plaintext listener, and says what to change."""
+"""Recognises clients that speak another protocol than their listener, and says what to change."""
 
 from __future__ import annotations
+
+from ..config.config import Listener
 
 MAGIC_BYTES = 8
 """First bytes of a connection, by which its protocol is recognised."""
@@ -23,3 +25,20 @@ def recognise(start: bytes, listener: str) -> str | None:
                 " health and metrics are served at http.listener"
             )
     return None
+
+
+def recognise_plaintext(start: bytes, listener: Listener) -> str | None:
+    """What a client that begins with ``start`` speaks on a listener with TLS; None for TLS.
+
+    The size of a request of Kafka begins with 0 to 6 (socket.request.max.bytes), a TLS record with its type, 22.
+    """
+    if start[0] == _HANDSHAKE[0]:
+        return None
+    for verb in _VERBS:
+        if start.startswith(verb[:MAGIC_BYTES]):
+            return (
+                f"it sends HTTP ({verb.decode().strip()}), and the listener speaks Kafka's protocol over TLS;"
+                " health and metrics are served at http.listener"
+            )
+    spoken = "Kafka's protocol in plain text" if start[0] == 0 else "something else than TLS"
+    return f"it speaks {spoken}, and the listener requires TLS: set its security.protocol={listener.protocol}"

@@ -16,14 +16,18 @@ from functools import partial
 from millstream_process import listening
 
 from ..config.config import BrokerConfig, Listener
+from ..config.listener_keys import prefix
 from ..runtime.request_memory import RequestMemory
 from ..runtime.stats import Stats
 from ..security.authentication import Authentication, Mechanisms
 from ..security.quotas.connection_rates import ConnectionRates
 from ..security.quotas.quotas import Quotas
+from ..security.session import ANONYMOUS
+from ..security.tls.listener_tls import ListenerTls
 from .channel import ClientChannel, PlainChannel, accept
 from .connection import ClientConnection
 from .handlers import Handlers
+from .handshakes import Handshakes
 from .routes import BEFORE_AUTHENTICATION, Routes, routes_of
 from .shared import Shared
 
@@ -57,14 +61,17 @@ class Server(Shared):
         mechanisms: Mapping[str, Mechanisms],
         quotas: Quotas,
         rates: ConnectionRates,
+        encrypted: Mapping[str, ListenerTls],
     ) -> None:
-        """`mechanisms` are those of each listener that has any."""
+        """`mechanisms` are those of each listener that has any; `encrypted` has the listeners with TLS."""
         most = config.integer("socket.request.max.bytes")
         super().__init__(handlers, stats, memory, most, unreadable, quotas)
         self.max_idle_s = config.integer("connections.max.idle.ms") / 1000
         self._config = config
         self._listeners = listeners
         self._mechanisms = mechanisms
+        self._encrypted = encrypted
+        self.handshakes = Handshakes(self.loop, stats, self._serve)
         self._sweep: asyncio.TimerHandle | None = None
         self._rates = rates
         self.held: dict[socket.socket, asyncio.TimerHandle] = {}
@@ -121,12 +128,15 @@ class Server(Shared):
         if throttle_ms := self._rates.refused_ms(listener.name, host, self.quotas.now_ms()):
             self._hold(accepted, throttle_ms)
             return
-        if refusal := self._refusal(host):
+        if refusal := self._refusal(host, listener):
             log.warning("refused a connection from %s: %s", host, refusal)
             accepted.close()
             return
         self.stats.connections_accepted += 1
-        self._serve(PlainChannel(accepted, self.loop), listener, host, port)
+        if listener.is_encrypted:
+            self.handshakes.begin(accepted, self._encrypted[listener.name], listener, host, port)
+        else:
+            self._serve(PlainChannel(accepted, self.loop), listener, host, port)
 
     def _hold(self, accepted: socket.socket, throttle_ms: int) -> None:
         """Close a connection beyond the rate of its address, later: a client that is closed comes again at once."""
@@ -141,23 +151,36 @@ class Server(Shared):
         else:
             self.held[accepted] = self.loop.call_later(throttle_ms / 1000, close)
 
-    def _serve(self, channel: ClientChannel, listener: Listener, host: str, port: int) -> None:
-        """Serve a client whose channel is ready for requests: after its handshake, if it has one."""
+    def _serve(
+        self, channel: ClientChannel, listener: Listener, host: str, port: int, principal: str = ANONYMOUS
+    ) -> None:
+        """Serve a client whose channel is ready for requests: after its handshake, if it has one.
+
+        `principal` is that of its certificate.
+        """
         mechanisms = self._mechanisms.get(listener.name)
-        is_required = listener.protocol.startswith("SASL_")
-        authentication = Authentication(listener.name, host, mechanisms, is_required=is_required)
+        authentication = Authentication(
+            listener.name, host, mechanisms, is_required=listener.has_sasl, principal=principal
+        )
         self.connections.add(ClientConnection(self, channel, authentication, port))
 
-    def _refusal(self, host: str) -> str | None:
-        config = self._config
-        if len(self.connections) >= (most := config.integer("max.connections")):
+    def _refusal(self, host: str, listener: Listener) -> str | None:
+        """Why a new connection exceeds a limit. Handshakes that are under way count."""
+        config, handshakes = self._config, self.handshakes
+        count = len(self.connections) + len(handshakes.running)
+        if count >= (most := config.integer("max.connections")):
             return f"max.connections={most} is reached"
         most = config.integer("max.connections.per.ip")
-        if (
-            len(self.connections) >= most
-            and sum(connection.host == host for connection in self.connections) >= most
+        if count >= most and (
+            sum(connection.host == host for connection in self.connections) + handshakes.of_host(host) >= most
         ):
             return f"max.connections.per.ip={most} is reached"
+        key = f"{prefix(listener.name)}max.connections"
+        if config.is_set(key) and count >= (most := config.integer(key)):
+            name = listener.name
+            own = sum(each.listener == name for each in self.connections) + handshakes.of_listener(name)
+            if own >= most:
+                return f"{key}={most} is reached"
         return None
 
     def _close_idle(self) -> None:
@@ -184,5 +207,6 @@ class Server(Shared):
             timer.cancel()
             accepted.close()
         self.held.clear()
+        self.handshakes.close()
         for connection in list(self.connections):
             connection.close()

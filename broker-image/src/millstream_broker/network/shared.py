@@ -26,6 +26,7 @@ class Served(Protocol):
     """A connection, to its server."""
 
     host: str
+    listener: str
     active_at: float
     pending: deque[Pending]
 

@@ -19,6 +19,8 @@ class Stats:
         "muted",
         "records_in",
         "records_refused",
+        "tls_failures",
+        "tls_handshakes",
     )
 
     def __init__(self) -> None:
@@ -35,6 +37,9 @@ class Stats:
         """Connections that are not read because of a quota."""
         self.records_in = 0
         self.records_refused = 0
+        self.tls_failures = 0
+        """Handshakes that failed, took too long or never began."""
+        self.tls_handshakes = 0
 
     def api(self, name: str) -> Histogram:
         return self.apis.setdefault(name, Histogram())

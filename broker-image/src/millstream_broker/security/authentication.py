@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 from millstream_kafka.protocol.schema import Bytes
 
-from .session import ClientSession, PeerBroker, anonymous
+from .session import ANONYMOUS, ClientSession, PeerBroker
 
 
 class Identity(NamedTuple):
@@ -56,11 +56,18 @@ class Authentication:
     __slots__ = ("_exchange", "_mechanisms", "is_complete", "is_required", "session")
 
     def __init__(
-        self, listener: str, host: str, mechanisms: Mechanisms | None = None, *, is_required: bool = False
+        self,
+        listener: str,
+        host: str,
+        mechanisms: Mechanisms | None = None,
+        *,
+        is_required: bool = False,
+        principal: str = ANONYMOUS,
     ) -> None:
+        """`principal` is that of the client's certificate, for listeners without SASL."""
         self._mechanisms = mechanisms or {}
         self._exchange: Exchange | None = None
-        self.session: ClientSession = anonymous(listener, host)
+        self.session = ClientSession(principal, None, listener, host)
         self.is_required = is_required
         self.is_complete = not is_required
         """Whether the client may send any request."""

@@ -19,7 +19,8 @@ from __future__ import annotations
 import hmac
 import os
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from ssl import SSLContext
 
 from millstream_kafka.client.connection import MAX_RESPONSE_BYTES, Connection
 from millstream_kafka.client.errors import BrokerError, ConnectFailed
@@ -32,6 +33,7 @@ from millstream_kafka.protocol.schema import Bytes
 from ...coordination import BrokerRecord
 from ..authentication import Identity, Step
 from ..session import PeerBroker
+from ..tls.listener_tls import ListenerTls
 
 MECHANISM = "MILLSTREAM-BROKER"
 CHALLENGE_BYTES = 32
@@ -80,12 +82,20 @@ class BrokerExchange:
 class InterBroker:
     """Connects this broker to the others."""
 
-    def __init__(self, broker_id: int, listener_name: str, secret: bytes, epoch: Callable[[], int]) -> None:
-        """`epoch` returns this broker's present one."""
+    def __init__(
+        self,
+        broker_id: int,
+        listener_name: str,
+        secret: bytes,
+        epoch: Callable[[], int],
+        encrypted: Mapping[str, ListenerTls] | None = None,
+    ) -> None:
+        """`epoch` returns this broker's present one; `encrypted` has this broker's listeners with TLS."""
         self.broker_id = broker_id
         self.listener_name = listener_name
         self.secret = secret
         self.epoch = epoch
+        self._encrypted = encrypted or {}
 
     async def connect(
         self,
@@ -102,12 +112,18 @@ class InterBroker:
         """
         refused: BrokerError | None = None
         for endpoint in broker.endpoints(self.listener_name):
+            context = None
+            if endpoint.is_encrypted and (context := self._context(endpoint.name)) is None:
+                problem = "it has TLS, and this broker's listener for brokers has not"
+                refused = refused or ConnectFailed(endpoint.host, endpoint.port, problem)
+                continue
             connection = await Connection.open(
                 endpoint.host,
                 endpoint.port,
                 client_id,
                 timeout=timeout_s,
                 max_response_bytes=max_response_bytes,
+                ssl=context,
             )
             try:
                 if await self._authenticate(connection, broker.broker_id):
@@ -121,6 +137,13 @@ class InterBroker:
             )
         assert refused is not None
         raise refused
+
+    def _context(self, name: str) -> SSLContext | None:
+        """The context for a listener of another broker: its namesake's, or that of the listener for brokers."""
+        for each in (name, self.listener_name):
+            if (tls := self._encrypted.get(each)) is not None and tls.client is not None:
+                return tls.client
+        return None
 
     async def _authenticate(self, connection: Connection, answering: int) -> bool:
         """False if the listener is not for brokers."""

@@ -1,0 +1,122 @@
+"""OpenSSL's contexts of a listener, from its certificates and Kafka's keys.
+
+Sessions are not resumed, so each handshake verifies the client's certificate again. Renegotiation is off.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import ssl
+
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from ...config.config import ListenerConfig
+from ...config.config_types import ConfigError
+from .cipher_suites import openssl_name, split
+from .keystores import KeyStore, TrustStore
+
+log = logging.getLogger(__name__)
+
+_VERSIONS = {
+    "TLSv1.2": ssl.TLSVersion.TLSv1_2,
+    "TLSv1.3": ssl.TLSVersion.TLSv1_3,
+    "TLS": ssl.TLSVersion.TLSv1_3,
+}
+_VERIFY = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
+
+
+def server_context(values: ListenerConfig, keys: KeyStore, trusted: TrustStore) -> ssl.SSLContext:
+    """The context for clients of a listener. Raises ConfigError."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_TICKET | ssl.OP_CIPHER_SERVER_PREFERENCE
+    context.num_tickets = 0
+    _configure(context, values, keys, trusted)
+    key = "ssl.client.auth"
+    wanted = values.text(key)
+    if wanted != "none" and not trusted:
+        name = values.name_of(key)
+        raise ConfigError(
+            f"{name}={wanted}: clients' certificates need authorities that issue them: set ssl.truststore.location"
+            " or ssl.truststore.certificates",
+            name,
+        )
+    context.verify_mode = _VERIFY[wanted]
+    return context
+
+
+def client_context(values: ListenerConfig, keys: KeyStore, trusted: TrustStore) -> ssl.SSLContext:
+    """The context for connections to other brokers, by their listener of the same name. Raises ConfigError."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = values.text("ssl.endpoint.identification.algorithm") == "https"
+    if not trusted:
+        raise ConfigError(
+            f"listener {values.listener} is for brokers, which verify each other's certificates: set"
+            f" {values.name_of('ssl.truststore.location')} or ssl.truststore.certificates",
+            "ssl.truststore.location",
+        )
+    _configure(context, values, keys, trusted)
+    return context
+
+
+def _configure(context: ssl.SSLContext, values: ListenerConfig, keys: KeyStore, trusted: TrustStore) -> None:
+    # A certificate in a truststore is trusted even if another one has issued it, as in Java.
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    context.minimum_version, context.maximum_version = _versions(values)
+    _choose_suites(context, values)
+    _load_keys(context, values, keys)
+    if trusted:
+        context.load_verify_locations(cadata=b"".join(each.public_bytes(Encoding.DER) for each in trusted))
+
+
+def _versions(values: ListenerConfig) -> tuple[ssl.TLSVersion, ssl.TLSVersion]:
+    newest = _VERSIONS[values.text("ssl.protocol")]
+    enabled = [_VERSIONS[name] for name in values.strings("ssl.enabled.protocols")] or list(
+        _VERSIONS.values()
+    )
+    if not (served := [version for version in enabled if version <= newest]):
+        name = values.name_of("ssl.enabled.protocols")
+        raise ConfigError(
+            f"{name}={','.join(values.strings('ssl.enabled.protocols'))}: expected a version that"
+            f" {values.name_of('ssl.protocol')}={values.text('ssl.protocol')} includes",
+            name,
+        )
+    return min(served), max(served)
+
+
+def _choose_suites(context: ssl.SSLContext, values: ListenerConfig) -> None:
+    key = "ssl.cipher.suites"
+    names = values.strings(key)
+    if not names:
+        return
+    newer, older = split(names)
+    if not older:
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+    elif not newer:
+        context.maximum_version = ssl.TLSVersion.TLSv1_2
+    if context.minimum_version > context.maximum_version:
+        name = values.name_of(key)
+        raise ConfigError(f"{name}={','.join(names)}: none is of a version in ssl.enabled.protocols", name)
+    for suite in older:
+        try:
+            context.set_ciphers(suite)
+        except ssl.SSLError:
+            name = values.name_of(key)
+            given = next(each for each in names if openssl_name(each) == suite)
+            raise ConfigError(f"{name}: OpenSSL has no cipher suite {given}", name) from None
+    if older:
+        context.set_ciphers(":".join(older))
+
+
+def _load_keys(context: ssl.SSLContext, values: ListenerConfig, keys: KeyStore) -> None:
+    """OpenSSL reads keys from files: this one is in memory, and its name is valid in this process alone."""
+    descriptor = os.memfd_create("certificate", os.MFD_CLOEXEC)
+    try:
+        with os.fdopen(os.dup(descriptor), "wb") as file:
+            file.write(keys.pem())
+        context.load_cert_chain(f"/proc/self/fd/{descriptor}")
+    except ssl.SSLError as error:
+        reason = (error.reason or "not usable").replace("_", " ").lower()
+        raise ConfigError(f"listener {values.listener}: OpenSSL refuses its certificate: {reason}") from None
+    finally:
+        os.close(descriptor)
