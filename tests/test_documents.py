@@ -164,7 +164,14 @@ def test_an_extension_point_is_where_the_table_says(name: str, file: str) -> Non
 def test_parts_of_manifests_on_a_page_are_valid(page: Path) -> None:
     """Blocks with only a `spec`: one kind must accept it, with the kind's required fields added."""
     group = {**REF, "topics": ["t"], "workload": workload()}
-    least = {"Cluster": {}, "Topic": REF, "ConsumerGroup": group, "MirrorMaker": MIRROR, "BatchLoad": LOAD}
+    least = {
+        "Cluster": {},
+        "Topic": REF,
+        "User": REF,
+        "ConsumerGroup": group,
+        "MirrorMaker": MIRROR,
+        "BatchLoad": LOAD,
+    }
     for block in blocks(page.read_text()):
         if block.language == "yaml" and block.text.lstrip().startswith("spec:"):
             spec = yaml.safe_load(block.text)["spec"]

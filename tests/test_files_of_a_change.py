@@ -29,11 +29,11 @@ HOT_OR_SHARED = {"metadata", "mirror_append", "produce"}
 """The broker encodes Metadata once for all clients, and has shorter paths for the requests that carry records."""
 
 IN_MANY_PLANS = {
-    *("clusterRef", "deletionPolicy", "groupId", "requestId", "topicName"),
+    *("clusterRef", "deletionPolicy", "groupId", "requestId", "topicName", "userName"),
     *("allowPlaintext", "allowedNamespaces", "className", "networkPolicy", "topologyKey"),
     *("replicationFactor", "startAt"),
     *("minRecords", "partitionBy", "secretKeyRef", "startingDeadlineSeconds", "timeColumn", "timeZone"),
-    *("timeoutSeconds", "ttlSecondsAfterFinished", "volumeClaimName"),
+    *("timeoutSeconds", "ttlSecondsAfterFinished", "valueFrom", "volumeClaimName"),
 }
 """What a resource is or belongs to, what Kubernetes and a laptop do differently, and what several plans decide by."""
 

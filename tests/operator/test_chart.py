@@ -122,6 +122,10 @@ def test_rights_are_least(settings: tuple[str, ...], kind: str) -> None:
     verbs = granted(role)
     assert not any("*" in (*key, *some) for key, some in verbs.items())
     assert ("", "secrets") not in verbs
+    of_users = granted(of_kind(render(*settings, "operator.users=true"), kind, "ms:millstream-operator"))
+    assert {key: more for key, more in of_users.items() if more != verbs.get(key)} == {
+        ("", "secrets"): {"get", "create", "patch"}
+    }
     assert "delete" not in verbs["", "persistentvolumeclaims"] | verbs["apps", "statefulsets"]
     named = {rule["resources"][0]: rule["resourceNames"] for rule in role["rules"] if "resourceNames" in rule}
     assert named == {
@@ -219,7 +223,7 @@ def test_releases_share_no_object(first: tuple[str, str], second: tuple[str, str
 
 
 def test_admission_policies_bind_the_accounts_that_the_chart_makes() -> None:
-    documents = render("operator.watchNamespaces={ms,flights}")
+    documents = render("operator.watchNamespaces={ms,flights}", "operator.users=true")
     policies = {
         d["metadata"]["name"]: d["spec"] for d in documents if d["kind"] == "ValidatingAdmissionPolicy"
     }

@@ -16,7 +16,7 @@ VERSION = next(
 CLIENT = f"millstream/client:{VERSION}"
 CHART = ROOT / "charts/millstream"
 SYSTEM = Namespace("millstream-system")
-KINDS = ("batchloads", "mirrormakers", "consumergroups", "topics", "clusters")
+KINDS = ("batchloads", "mirrormakers", "consumergroups", "topics", "users", "clusters")
 
 
 def install(*, default_cluster: bool, chart: Path = CHART, namespace: Namespace = SYSTEM) -> None:

@@ -498,7 +498,14 @@ def refused(namespace: Namespace, document: dict[str, Any]) -> bool:
 
 
 def test_defaults_columns_categories_and_scale(namespace: Namespace) -> None:
-    specs = {"Topic": REF, "Cluster": {}, "ConsumerGroup": REF, "MirrorMaker": MIRROR, "BatchLoad": LOAD}
+    specs = {
+        "Topic": REF,
+        "User": REF,
+        "Cluster": {},
+        "ConsumerGroup": REF,
+        "MirrorMaker": MIRROR,
+        "BatchLoad": LOAD,
+    }
     for kind, spec in specs.items():
         namespace.apply(manifest(kind, spec))
     spec = namespace.get("mst", "x")["spec"]
@@ -508,7 +515,7 @@ def test_defaults_columns_categories_and_scale(namespace: Namespace) -> None:
         "deletionPolicy": "Retain",
     }
     shown = namespace.kubectl("get", "millstream")
-    for name in ("cluster", "topic", "consumergroup", "mirrormaker", "batchload"):
+    for name in ("cluster", "topic", "user", "consumergroup", "mirrormaker", "batchload"):
         assert f"{name}.millstream.dev/x" in shown
     assert namespace.kubectl("get", "topics.millstream.dev").splitlines()[0].split()[-3:] == [
         "READY",

@@ -25,12 +25,13 @@ from millstream_harness.kube import CommandFailed, Namespace, run, until
 from millstream_harness.tools import require
 from millstream_operator.kubernetes.client import Kube, KubeError
 from millstream_operator.local.clusters import command
-from millstream_operator.models import BatchLoad, BatchLoadStatus, Cluster, MirrorMaker, Run, decode_as
+from millstream_operator.models import BatchLoad, BatchLoadStatus, Cluster, MirrorMaker, Run, User, decode_as
 from millstream_operator.reconcile.common.objects import ensure
 from millstream_operator.reconcile.load.cleanup import clean
 from millstream_operator.resources import cluster as cluster_objects
 from millstream_operator.resources import load as load_objects
 from millstream_operator.resources import mirror as mirror_objects
+from millstream_operator.resources import user as user_objects
 from millstream_operator.resources.images import Images, SparkRole
 from millstream_operator.resources.load_job import job
 from millstream_operator.resources.network_policy import network_policies
@@ -47,7 +48,7 @@ POLICIES = "admissionregistration.k8s.io/v1"
 
 def rendered(namespace: Namespace) -> list[dict[str, Any]]:
     """The chart for a separate operator that watches this namespace."""
-    settings = f"cluster.enabled=false,operator.watchNamespaces={{{namespace.name}}}"
+    settings = f"cluster.enabled=false,operator.users=true,operator.watchNamespaces={{{namespace.name}}}"
     arguments = ["-n", namespace.name, "--kube-version", "1.34", "--set", settings, "--no-hooks"]
     arguments += ["--api-versions", f"{POLICIES}/ValidatingAdmissionPolicy"]
     text = run(require("helm"), "template", RELEASE, str(ROOT / "charts/millstream"), *arguments)
@@ -195,6 +196,7 @@ SASL = {
 def test_the_operator_can_do_its_work(policed: Namespace, policed_operator: Kube) -> None:
     watched, operator = policed, policed_operator
     cluster = decode_as(Cluster, stored(watched, "Cluster", "default", {}))
+    user = decode_as(User, stored(watched, "User", "app", {"clusterRef": {"name": "default"}}))
     endpoint = mirror_objects.Endpoint("west", "west:9092")
     mirror = decode_as(
         MirrorMaker,
@@ -219,6 +221,7 @@ def test_the_operator_can_do_its_work(policed: Namespace, policed_operator: Kube
         mirror_objects.deployment(mirror, file, Images()),
         load_objects.service_account(watched.name),
         load_objects.role_binding(watched.name, spark_role(watched)),
+        user_objects.secret(user, "open sesame", ""),
     ]
     for manifest in made:
         ensure(operator, manifest)  # new objects

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
 
-from ..client.scram import DIGESTS, MIN_ITERATIONS
-
 SALT_BYTES = 24
+MIN_ITERATIONS, MAX_ITERATIONS = 4096, 16_384
+"""Kafka's range of a stored credential."""
 
 
 class ScramMechanism(IntEnum):
@@ -29,7 +29,7 @@ class ScramMechanism(IntEnum):
     @property
     def digest(self) -> str:
         """The hash function, as hashlib names it."""
-        return DIGESTS[self.kafka_name]
+        return f"sha{self.name.rpartition('_')[2]}"
 
 
 class ScramUser(NamedTuple):

@@ -24,7 +24,7 @@ from millstream_kafka.protocol.schema import ZERO_UUID
 from millstream_kafka.topic_partition import TopicPartition
 
 from ..models.config_values import ConfigValue
-from .connection import KafkaConnection
+from .access import AccessRequests
 from .records import (
     MARK_PARTITION,
     OWNER,
@@ -54,7 +54,7 @@ ALL_BROKERS = ""
 Entries = Iterable[DescribeConfigsResourceResult]
 
 
-class KafkaAdmin(KafkaConnection):
+class KafkaAdmin(AccessRequests):
     """The brokers at one bootstrap address."""
 
     def cluster_id(self) -> str:

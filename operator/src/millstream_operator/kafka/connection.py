@@ -20,9 +20,12 @@ from typing import Any, NoReturn, TypeVar
 from millstream_kafka.admin.client import AdminClient
 from millstream_kafka.client import BrokerError, ClusterClient, RequestTimedOut, UnsupportedApi
 from millstream_kafka.protocol import (
+    describe_acls,
+    describe_client_quotas,
     describe_configs,
     describe_groups,
     describe_log_dirs,
+    describe_user_scram_credentials,
     find_coordinator,
     list_offsets,
     list_partition_reassignments,
@@ -31,10 +34,10 @@ from millstream_kafka.protocol import (
     offset_for_leader_epoch,
 )
 from millstream_kafka.protocol.api import Api
-from millstream_kafka.protocol.errors import ApiError
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
 
 from .loop_thread import KAFKA
-from .records import AdminError, NotSupported
+from .records import AdminError, NotAuthorized, NotSupported
 
 CONNECT_TIMEOUT_S = 5.0
 REQUEST_TIMEOUT_S = 15.0
@@ -46,9 +49,12 @@ RETRY_AFTER_S, RETRY_FACTOR, RETRY_LIMIT_S = 2.0, 5.0, 30.0
 READS = frozenset(
     module.API.key
     for module in (
+        describe_acls,
+        describe_client_quotas,
         describe_configs,
         describe_groups,
         describe_log_dirs,
+        describe_user_scram_credentials,
         find_coordinator,
         list_offsets,
         list_partition_reassignments,
@@ -58,6 +64,7 @@ READS = frozenset(
     )
 )
 
+DENIED = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 NOWHERE = "127.0.0.1:0"
 """The address of a cluster none of whose brokers runs on this machine."""
 Result = TypeVar("Result")
@@ -119,7 +126,8 @@ class KafkaConnection:
                     if error.code.retriable and wait is not None:
                         time.sleep(wait)
                         continue
-                    raise AdminError(f"the brokers at {self.bootstrap} answer: {error}") from error
+                    refused = NotAuthorized if error.code is DENIED else AdminError
+                    raise refused(f"the brokers at {self.bootstrap} answer: {error}") from error
                 # Its brokers may have moved since it connected. A request that may have changed something is not
                 # repeated.
                 is_lost = client is known and not isinstance(error, RequestTimedOut)

@@ -11,6 +11,20 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from millstream_kafka import group_mark
+from millstream_kafka.admin.access import (
+    MAX_ITERATIONS,
+    MIN_ITERATIONS,
+    Acl,
+    AclFilter,
+    AclOperation,
+    AclPattern,
+    AclPermission,
+    AclResourceType,
+    QuotaChange,
+    ScramCredential,
+    ScramMechanism,
+    ScramUser,
+)
 from millstream_kafka.admin.records import BrokersState, ConfigChange, NewTopic, Reassignment, Refusal
 from millstream_kafka.protocol.list_offsets import EARLIEST, LATEST
 from millstream_kafka.topic_owner import KEY as OWNER
@@ -20,7 +34,15 @@ __all__ = [
     "LATEST",
     "MARK",
     "MARK_PARTITION",
+    "MAX_ITERATIONS",
+    "MIN_ITERATIONS",
     "OWNER",
+    "Acl",
+    "AclFilter",
+    "AclOperation",
+    "AclPattern",
+    "AclPermission",
+    "AclResourceType",
     "AdminError",
     "BrokersState",
     "ConfigChange",
@@ -28,12 +50,17 @@ __all__ = [
     "GroupState",
     "Mark",
     "NewTopic",
+    "NotAuthorized",
     "NotSupported",
     "Partition",
     "PartitionReplicas",
+    "QuotaChange",
     "Reassignment",
     "Reassignments",
     "Refusal",
+    "ScramCredential",
+    "ScramMechanism",
+    "ScramUser",
     "StrayLog",
     "TopicIdentity",
     "TopicState",
@@ -48,6 +75,10 @@ class AdminError(Exception):
 
 class NotSupported(AdminError):
     """The brokers do not know this request."""
+
+
+class NotAuthorized(AdminError):
+    """The brokers refuse the operator itself."""
 
 
 _STRAY = re.compile(r".+-[0-9]+\.([0-9a-f]{32})-stray")

@@ -61,6 +61,7 @@ PLURALS = {
     "Pod": "pods",
     "PodDisruptionBudget": "poddisruptionbudgets",
     "RoleBinding": "rolebindings",
+    "Secret": "secrets",
     "Service": "services",
     "ServiceAccount": "serviceaccounts",
     "SparkApplication": "sparkapplications",

@@ -1,7 +1,7 @@
 """The part of the Kubernetes API that reconciling needs, on top of the local state.
 
-The operator's own reconciles of Topic and ConsumerGroup run on it unchanged: they talk to brokers, and to the API
-server only to write a status or a finalizer.
+The operator's own reconciles of User, Topic and ConsumerGroup run on it unchanged: they talk to brokers, and to the
+API server only to write a status or a finalizer, and the Secrets of Users.
 """
 
 from __future__ import annotations
@@ -11,19 +11,22 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from ..kubernetes.client import Kube, KubeError, Manifest
+from ..kubernetes.client import FIELD_MANAGER, Kube, KubeError, Manifest
 from ..models.event import Event
 from ..models.keys import Key
 from .state import State, key_of
+from .user_secrets import UserSecrets
 
 
 class LocalApi(Kube):
-    """The resources of a `State`; it has no objects of Kubernetes' own kinds."""
+    """The resources of a `State`, and the Secrets of Users; no other objects of Kubernetes' own kinds."""
 
-    def __init__(self, state: State) -> None:  # no connection to set up
-        self._state = state
+    def __init__(self, state: State, secrets: UserSecrets) -> None:  # no connection to set up
+        self._state, self._secrets = state, secrets
 
     def get(self, api_version: str, kind: str, namespace: str | None, name: str) -> Manifest | None:
+        if kind == "Secret":
+            return self._secrets.get(namespace or "default", name)
         return copy.deepcopy(self._state.resources.get(f"{kind}/{namespace}/{name}"))
 
     def list(
@@ -31,7 +34,12 @@ class LocalApi(Kube):
     ) -> list[Manifest]:
         return []
 
+    def create(self, manifest: Mapping[str, Any], manager: str = FIELD_MANAGER) -> Manifest:
+        return self._secrets.put(manifest)
+
     def apply(self, manifest: Mapping[str, Any], subresource: str = "") -> Manifest:
+        if manifest["kind"] == "Secret":
+            return self._secrets.put(manifest)
         resource = self._state.resources.get(key_of(dict(manifest)))
         if resource is None:
             raise KubeError(404, "NotFound", f"there is no {manifest['kind']} {manifest['metadata']['name']}")

@@ -1,7 +1,7 @@
 """`millstream local delete -f`: the counterpart of `kubectl delete -f`, with the same policies.
 
-    Topic, ConsumerGroup   the operator's reconcile of a resource that is being deleted: with `deletionPolicy: Delete`
-                           the topic or the offsets are deleted first, and the resource stays until then
+    User, Topic,           the operator's reconcile of a resource that is being deleted: with `deletionPolicy: Delete`
+    ConsumerGroup          the user, the topic or the offsets are deleted first, and the resource stays until then
     MirrorMaker            its workers are stopped; its copies of Secrets are deleted
     BatchLoad              it is forgotten; the tables stay
     Cluster                its processes are stopped; its data stays, unless `brokers.storage.deletionPolicy: Delete`
@@ -50,7 +50,7 @@ def delete(work: Pass, key: str) -> None:
     kind, name = resource["kind"], resource["metadata"]["name"]
     lost = _data(resource, work.state, work.data)
     had_workload = kind == "ConsumerGroup" and work.stop_workload(key)
-    if kind in ("Topic", "ConsumerGroup"):
+    if kind in ("User", "Topic", "ConsumerGroup"):
         resource["metadata"]["deletionTimestamp"] = work.services.now().isoformat(timespec="seconds")
         if _held(work, key):
             work.reconcile_one(key)
@@ -61,6 +61,8 @@ def delete(work: Pass, key: str) -> None:
             del resource["metadata"]["deletionTimestamp"]
             work.stays(key)
             return
+        if kind == "User":
+            work.forget_user(key)
     elif kind == "MirrorMaker":
         LocalMirror(work.folder, decode_as(MirrorMaker, resource)).forget()
     elif kind == "Cluster":
@@ -117,6 +119,8 @@ def _data(resource: Resource, state: State, folder: Path) -> str:
         return f"all data in {LocalCluster(DataFolder(folder, state), decode_as(Cluster, resource)).folder}"
     if spec.get("deletionPolicy") != "Delete":
         return ""
+    if resource["kind"] == "User":
+        return f"user {spec.get('userName') or name}"
     if resource["kind"] == "Topic":
         return f"topic {spec.get('topicName') or name} and its records"
     return f"the offsets of group {spec.get('groupId') or name}"

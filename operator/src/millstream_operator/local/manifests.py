@@ -19,7 +19,7 @@ import msgspec
 import yaml
 
 from .. import models
-from ..models import API_VERSION, Listener, MirrorMaker
+from ..models import API_VERSION, Listener, MirrorMaker, User
 from ..models.load import Schedule
 from ..models.mirror import MirrorPatterns
 from ..models.pods import PodPlacement
@@ -121,7 +121,7 @@ class Manifests:
     resources: list[Resource]
     without_effect: list[str]
     secrets: Secrets = dataclasses.field(default_factory=dict)
-    """Secrets that a MirrorMaker may name."""
+    """Secrets that a MirrorMaker or a User names."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -234,9 +234,15 @@ def _take_secret(document: Resource, secrets: dict[tuple[str, str], Values]) -> 
 
 
 def _named_secrets(resources: Iterable[Resource]) -> set[tuple[str, str]]:
-    """The Secrets that MirrorMakers name."""
+    """The Secrets that MirrorMakers and Users name."""
     mirrors = [models.decode_as(MirrorMaker, one) for one in resources if one["kind"] == MirrorMaker.KIND]
-    return {(mirror.namespace, key.name) for mirror in mirrors for key in secret_keys(mirror)}
+    users = [models.decode_as(User, one) for one in resources if one["kind"] == User.KIND]
+    of_users = {
+        (user.namespace, key.name)
+        for user in users
+        if (key := user.password_key) is not None and not user.generates_password
+    }
+    return of_users | {(mirror.namespace, key.name) for mirror in mirrors for key in secret_keys(mirror)}
 
 
 def _files(folder: Path) -> list[Path]:

@@ -1,7 +1,7 @@
 """One pass over the resources of a kind: the counterpart of the operator's controllers, with processes for pods.
 
-The operator's own functions reconcile Topics and ConsumerGroups, on the local brokers; Clusters, MirrorMakers and
-BatchLoads use the operator's plans and this module's actions. If a step fails for one resource, its Ready condition
+The operator's own functions reconcile Users, Topics and ConsumerGroups, on the local brokers; Clusters, MirrorMakers
+and BatchLoads use the operator's plans and this module's actions. If a step fails for one resource, its Ready condition
 reports that, and the next resource follows.
 """
 
@@ -31,6 +31,7 @@ from ..models import (
     Run,
     Status,
     Topic,
+    User,
     decode_as,
 )
 from ..models import Resource as Record
@@ -54,6 +55,7 @@ from ..reconcile.mirror.promotion import Promotion, Told, with_last
 from ..reconcile.mirror.promotion import condition as promotion_condition
 from ..reconcile.mirror.promotion_apply import advance
 from ..reconcile.topic.apply import reconcile_topics
+from ..reconcile.user.apply import reconcile_users
 from ..resources.load import run_name
 from ..state.cache import Store
 from ..state.context import Services
@@ -69,6 +71,7 @@ from .observing import ObservingPool
 from .processes import StartFailed
 from .secrets import Secrets
 from .state import Resource, State
+from .user_secrets import UserSecrets
 from .workloads import LocalWorkloads
 
 SCHEDULE = "schedule/default/loads/0"
@@ -105,12 +108,13 @@ class Pass:
         self.progress = progress
         self.save = save
         self.folder = DataFolder(data, state, save)
+        self.user_secrets = UserSecrets(data / "users")
         self.retry = True
         """Whether failed runs are repeated although their load is unchanged."""
         self.failures: dict[str, str] = {}
         self.waiting: dict[str, str] = {}
         self.services = Services(
-            kube=LocalApi(state),
+            kube=LocalApi(state, self.user_secrets),
             store=Store(checks=not isinstance(admins, ObservingPool)),  # `up` has checked what `status` reads
             admins=admins,
             pace=None,
@@ -150,6 +154,7 @@ class Pass:
         """Reconcile the resources of a kind, those among ``keys``."""
         steps = {
             Cluster.KIND: self.clusters,
+            User.KIND: self.users,
             Topic.KIND: self.topics,
             ConsumerGroup.KIND: self.groups,
             MirrorMaker.KIND: self.mirrors,
@@ -225,7 +230,21 @@ class Pass:
         )
         self._write(cluster, status)
 
-    # Topics and groups: the operator's own reconciles
+    # Users, topics and groups: the operator's own reconciles
+
+    def users(self, keys: Sequence[str]) -> None:
+        users = self._of(User, keys)
+        if users:
+            self.folder.make("users")
+        for user in users:
+            key = user.password_key
+            if key is None or user.generates_password:
+                continue
+            if (values := self.secrets.get((user.namespace, key.name))) is not None:
+                named = {key.key: values[key.key]} if key.key in values else {}
+                self.user_secrets.take(user.namespace, key.name, named)
+        self._reconcile(User, reconcile_users, keys)
+        self._tell(User, keys)
 
     def topics(self, keys: Sequence[str]) -> None:
         self._reconcile(Topic, reconcile_topics, keys)
@@ -236,12 +255,19 @@ class Pass:
         self._tell(ConsumerGroup, keys)
 
     def reconcile_one(self, key: str) -> None:
-        """Reconcile one Topic or ConsumerGroup, even one that is being deleted."""
+        """Reconcile one User, Topic or ConsumerGroup, even one that is being deleted."""
         self.services.store.put(self.state.resources[key])
-        if key.startswith("Topic/"):
+        if key.startswith("User/"):
+            self._reconcile(User, reconcile_users, [key])
+        elif key.startswith("Topic/"):
             self._reconcile(Topic, reconcile_topics, [key])
         else:
             self._reconcile(ConsumerGroup, reconcile_groups, [key])
+
+    def forget_user(self, key: str) -> None:
+        """Delete the password that was generated for a User."""
+        user = self._get(User, Key(*key.split("/")))
+        self.user_secrets.delete_of(user.metadata.uid, user.namespace, user.name)
 
     def stop_workload(self, key: str) -> bool:
         """Stop the consumers of a ConsumerGroup that is to be deleted. Returns whether it has a workload."""
@@ -259,7 +285,7 @@ class Pass:
         self.say(f"{kind} {name}: not deleted: {why}")
 
     def _reconcile(
-        self, kind: type[Topic] | type[ConsumerGroup], reconcile: Reconcile, keys: Sequence[str]
+        self, kind: type[User] | type[Topic] | type[ConsumerGroup], reconcile: Reconcile, keys: Sequence[str]
     ) -> None:
         by_cluster: dict[object, list[Any]] = defaultdict(list)
         for resource in self._of(kind, keys):
@@ -275,7 +301,7 @@ class Pass:
                 resources = [self._get(kind, key) for key in soon]
                 time.sleep(0.1)
 
-    def _runs(self, resource: Topic | ConsumerGroup) -> bool:
+    def _runs(self, resource: User | Topic | ConsumerGroup) -> bool:
         cluster = find_cluster(self.services, resource.namespace, resource.spec.cluster_ref)
         return isinstance(cluster, Cluster) and bool(self._local(cluster).running())
 
@@ -491,7 +517,7 @@ class Pass:
             if condition.type == ConditionType.WARNING and condition.status == "True":
                 self.say(f"{_title(resource)}: {condition.message}")
 
-    def _tell(self, kind: type[Topic | ConsumerGroup | MirrorMaker], keys: Sequence[str]) -> None:
+    def _tell(self, kind: type[User | Topic | ConsumerGroup | MirrorMaker], keys: Sequence[str]) -> None:
         for resource in self._of(kind, keys):
             for condition in resource.status.conditions or ():
                 if condition.type != ConditionType.READY:

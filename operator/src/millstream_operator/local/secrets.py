@@ -1,4 +1,4 @@
-"""Secrets of the manifests: values for MirrorMakers, kept in files that only the user can read.
+"""Secrets of the manifests: values for MirrorMakers and Users, kept in files that only the user can read.
 
 DATA/mirrors/NAME/secrets/SECRET/KEY   a value that the MirrorMaker names; workers read it again for each connection
 """

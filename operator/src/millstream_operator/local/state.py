@@ -36,7 +36,7 @@ class StateError(Exception):
 
 
 VERSION = 1
-FOLDERS = ("clusters", "mirrors", "consumers", "volumes", "loads")
+FOLDERS = ("clusters", "users", "mirrors", "consumers", "volumes", "loads")
 """Possible folders in a data folder, beside its state."""
 
 

@@ -55,6 +55,7 @@ from .mirror import (
     PromotedTopic,
 )
 from .topic import Topic, TopicSpec, TopicStatus
+from .user import User, UserSpec, UserStatus
 from .workload import Scaling, Workload
 
 __all__ = [
@@ -108,6 +109,9 @@ __all__ = [
     "TopicStatus",
     "Unsettled",
     "Until",
+    "User",
+    "UserSpec",
+    "UserStatus",
     "Workload",
     "Written",
     "decode_as",
@@ -115,7 +119,7 @@ __all__ = [
 ]
 
 KINDS: dict[str, type[Resource]] = {
-    kind.KIND: kind for kind in (Cluster, Topic, ConsumerGroup, MirrorMaker, BatchLoad)
+    kind.KIND: kind for kind in (Cluster, Topic, User, ConsumerGroup, MirrorMaker, BatchLoad)
 }
 """The one table of kinds: paths in the API, watches, the first listing, claims, finalizers and local manifests follow
 from it. Kinds that others refer to come first; the local runtime creates them in this order."""

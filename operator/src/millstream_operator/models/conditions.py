@@ -19,7 +19,7 @@ class ConditionType(StrEnum):
     UPGRADING = "Upgrading"  # Cluster
     REBALANCING = "Rebalancing"  # Cluster, Topic
     PAUSED = "Paused"  # every kind
-    WARNING = "Warning"  # Cluster, Topic, BatchLoad, MirrorMaker
+    WARNING = "Warning"  # Cluster, Topic, User, BatchLoad, MirrorMaker
     STRAYS = "Strays"  # Cluster
     LAGGING = "Lagging"  # ConsumerGroup
     STUCK = "Stuck"  # ConsumerGroup
@@ -79,6 +79,16 @@ class Reason(StrEnum):
     # Cluster, Topic: a key or value of spec.config that the broker refuses; an unreachable min.insync.replicas
     INVALID_CONFIG = "InvalidConfig"
     MINIMUM_ISR = "MinimumIsr"
+    # User
+    USER_READY = "UserReady"
+    CONFLICTING_USER = "ConflictingUser"
+    INVALID_ACCESS_RULE = "InvalidAccessRule"
+    NO_AUTHORIZER = "NoAuthorizer"
+    OPERATOR_NOT_AUTHORIZED = "OperatorNotAuthorized"
+    ACCESS_CHANGED = "AccessChanged"
+    SECRET_MISSING = "SecretMissing"
+    SECRET_INVALID = "SecretInvalid"
+    SECRET_NOT_READABLE = "SecretNotReadable"
     # ConsumerGroup
     GROUP_OBSERVED = "GroupObserved"
     GROUP_UNUSED = "GroupUnused"

@@ -238,7 +238,7 @@ def _entry(key: Key, manifest: Mapping[str, Any], before: _Entry | None, *, chec
         claimed=(spec.get(claimed) or key.name) if claimed else None,
         claim=Claim(
             metadata.get("creationTimestamp", ""),
-            not (status.get("topicId") or status.get("state")),
+            not (status.get("topicId") or status.get("state") or status.get("username")),
             metadata.get("uid", ""),
             key,
         ),

@@ -27,7 +27,7 @@ import msgspec
 from ..models.base import Status
 from ..models.keys import Key
 
-PER_SECOND = {"Topic": 0.1, "ConsumerGroup": 0.5, "MirrorMaker": 0.2, "BatchLoad": 0.2}
+PER_SECOND = {"Topic": 0.1, "User": 0.1, "ConsumerGroup": 0.5, "MirrorMaker": 0.2, "BatchLoad": 0.2}
 BUDGET = 500.0  # largest number of writes at once, for each kind
 RESERVE = 440.0  # the share of more important changes
 SETTLED_S = 30.0

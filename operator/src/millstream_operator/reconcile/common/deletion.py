@@ -15,7 +15,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from ...models import Cluster, ConsumerGroup, ManifestError, Topic
+from ...models import Cluster, ConsumerGroup, ManifestError, Topic, User
 from ...models.conditions import ConditionType, Reason
 from ...models.event import EventType
 from ...models.problem import Problem
@@ -33,12 +33,12 @@ WAITING_INTERVAL_S = 5.0
 GONE_INTERVAL_S = 30.0
 
 
-def needs_cleanup(resource: Topic | ConsumerGroup) -> bool:
+def needs_cleanup(resource: Topic | ConsumerGroup | User) -> bool:
     """Whether a resource that is being deleted has data to delete first."""
     return _holds(resource) and not _gives_up(resource)
 
 
-def wait(services: Services, resource: Topic | ConsumerGroup, what: str, why: str) -> float:
+def wait(services: Services, resource: Topic | ConsumerGroup | User, what: str, why: str) -> float:
     """Keep the resource until ``what`` can be deleted."""
     waited = any(
         condition.type == ConditionType.READY and condition.reason == Reason.DELETING
@@ -50,7 +50,9 @@ def wait(services: Services, resource: Topic | ConsumerGroup, what: str, why: st
     return report_problem(services, resource, Problem(Reason.DELETING, words), WAITING_INTERVAL_S)
 
 
-def release_resource(services: Services, resource: Topic | ConsumerGroup, what: str, why: str = "") -> float:
+def release_resource(
+    services: Services, resource: Topic | ConsumerGroup | User, what: str, why: str = ""
+) -> float:
     """Release the resource. ``why`` is the reason its data was not deleted, if it should have been."""
     if _holds(resource):
         if _gives_up(resource):
@@ -68,7 +70,9 @@ def release_resource(services: Services, resource: Topic | ConsumerGroup, what: 
     return GONE_INTERVAL_S
 
 
-def end_without(services: Services, resource: Topic | ConsumerGroup, what: str, problem: Problem) -> float:
+def end_without(
+    services: Services, resource: Topic | ConsumerGroup | User, what: str, problem: Problem
+) -> float:
     """Handle the deletion of a resource that cannot use its Cluster or the name it claims."""
     if problem.reason in (Reason.CLUSTER_NOT_READY, Reason.OTHER_RELEASE) and needs_cleanup(resource):
         return wait(services, resource, what, problem.message)
@@ -95,11 +99,11 @@ def release_invalid_resource(services: Services, raw: Mapping[str, Any], why: st
     return GONE_INTERVAL_S
 
 
-def _holds(resource: Topic | ConsumerGroup) -> bool:
+def _holds(resource: Topic | ConsumerGroup | User) -> bool:
     return FINALIZER in resource.metadata.finalizers and resource.spec.deletion_policy == "Delete"
 
 
-def _cluster_of(services: Services, resource: Topic | ConsumerGroup) -> Cluster | None:
+def _cluster_of(services: Services, resource: Topic | ConsumerGroup | User) -> Cluster | None:
     key = cluster_key(resource.namespace, resource.spec.cluster_ref)
     try:
         return services.store.get(Cluster, key.namespace, key.name)
@@ -107,5 +111,5 @@ def _cluster_of(services: Services, resource: Topic | ConsumerGroup) -> Cluster 
         return None
 
 
-def _gives_up(resource: Topic | ConsumerGroup) -> bool:
+def _gives_up(resource: Topic | ConsumerGroup | User) -> bool:
     return resource.metadata.annotations.get(SKIP_ANNOTATION) == "true"

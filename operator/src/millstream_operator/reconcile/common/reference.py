@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 
-from ...models import Cluster, ClusterRef, ConsumerGroup, ManifestError, Resource, Topic
+from ...models import Cluster, ClusterRef, ConsumerGroup, ManifestError, Resource, Topic, User
 from ...models.conditions import Reason
 from ...models.keys import ClusterKey, Key
 from ...models.problem import Problem
@@ -87,7 +87,7 @@ def rival(services: Services, resource: Resource, cluster: Cluster, key: Cluster
 
 def rival_problem(
     services: Services,
-    resource: Topic | ConsumerGroup,
+    resource: Topic | ConsumerGroup | User,
     cluster: Cluster,
     name: str,
     what: str,

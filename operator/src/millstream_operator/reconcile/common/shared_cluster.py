@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from ...models import Cluster, ConsumerGroup, Topic
+from ...models import Cluster, ConsumerGroup, Topic, User
 from ...models.keys import Key
 from ...models.problem import Problem
 from ...state.cache import key_for
@@ -17,7 +17,7 @@ from .report import report_problem
 
 PROBLEM_INTERVAL_S = 30.0
 
-ResourceT = TypeVar("ResourceT", Topic, ConsumerGroup)
+ResourceT = TypeVar("ResourceT", Topic, ConsumerGroup, User)
 
 
 @dataclass(slots=True)

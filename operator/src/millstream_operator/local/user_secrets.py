@@ -1,0 +1,99 @@
+"""Secrets of Users as files that only the user can read: the counterpart of Kubernetes' Secrets.
+
+DATA/users/SECRET/KEY         a value, such as password and sasl.jaas.config
+DATA/users/SECRET/.secret     the rest of the Secret: its owner, and a version that changes with its values
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import os
+import shutil
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from .clusters import folder_name
+from .secrets import Values
+
+Manifest = dict[str, Any]
+REST: Final = ".secret"
+"""No key has this name, as keys of Secrets would."""
+
+
+class UserSecrets:
+    """The Secrets in a folder, and those of manifests, which replace the files of their names."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def get(self, namespace: str, name: str) -> Manifest | None:
+        where = self._where(namespace, name)
+        try:
+            rest: Manifest = msgspec.json.decode((where / REST).read_bytes())
+        except FileNotFoundError:
+            return None
+        values = {
+            file.name: base64.b64encode(file.read_bytes()).decode()
+            for file in where.iterdir()
+            if not file.name.startswith(".")
+        }
+        return {"apiVersion": "v1", "kind": "Secret", **rest, "data": values}
+
+    def put(self, manifest: Mapping[str, Any]) -> Manifest:
+        """Store a Secret as an API server does: with a uid once, and a new version."""
+        metadata = manifest["metadata"]
+        before = self.get(metadata["namespace"], metadata["name"])
+        identity = str(uuid.uuid4()) if before is None else before["metadata"]["uid"]
+        values = {key: base64.b64decode(value) for key, value in manifest["data"].items()}
+        self._write({**metadata, "uid": identity}, values)
+        found = self.get(metadata["namespace"], metadata["name"])
+        assert found is not None
+        return found
+
+    def take(self, namespace: str, name: str, values: Values) -> None:
+        """Store the Secret of a manifest, which has no owner; nothing changes if it has these values."""
+        before = self.get(namespace, name)
+        encoded = {key: base64.b64encode(value).decode() for key, value in values.items()}
+        if before is not None and before["data"] == encoded:
+            return
+        identity = str(uuid.uuid4()) if before is None else before["metadata"]["uid"]
+        self._write({"namespace": namespace, "name": name, "uid": identity}, values)
+
+    def delete_of(self, owner: str, namespace: str, name: str) -> None:
+        """Delete the Secret if the resource with this uid owns it."""
+        found = self.get(namespace, name)
+        if found is not None and any(
+            one.get("uid") == owner for one in found["metadata"].get("ownerReferences", ())
+        ):
+            shutil.rmtree(self._where(namespace, name))
+
+    def _write(self, metadata: Mapping[str, Any], values: Values) -> None:
+        where = self._where(metadata["namespace"], metadata["name"])
+        for folder in (self.folder, where):
+            with contextlib.suppress(FileExistsError):
+                folder.mkdir(mode=0o700)
+        for file in where.iterdir():
+            if not file.name.startswith(".") and file.name not in values:
+                file.unlink()
+        for key, value in values.items():
+            _replace(where / key, value)
+        rest = {"metadata": {**metadata, "resourceVersion": uuid.uuid4().hex}}
+        _replace(where / REST, msgspec.json.encode(rest))  # last: its version is that of the values
+
+    def _where(self, namespace: str, name: str) -> Path:
+        return self.folder / folder_name(namespace, name)
+
+
+def _replace(file: Path, content: bytes) -> None:
+    aside = file.with_name(f"..{file.name}")
+    aside.unlink(missing_ok=True)
+    with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
+        out.write(content)
+        out.flush()
+        os.fsync(out.fileno())
+    aside.replace(file)

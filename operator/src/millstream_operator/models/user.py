@@ -1,0 +1,100 @@
+"""User: credential, access rules and quotas of one user of a Cluster."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import field
+
+from .base import ClusterRef, DeletionPolicy, Resource, Spec, Status
+from .conditions import Condition
+from .mirror import SecretKey, SecretValue
+
+Part = Literal["Credential", "AccessRules", "Quotas"]
+AclResource = Literal["topic", "group", "cluster", "transactionalId"]
+
+
+class OwnPassword(Spec, frozen=True):
+    value_from: SecretValue
+
+
+class Authentication(Spec, frozen=True):
+    type: Literal["ScramSha512", "Tls"]
+    password: OwnPassword | None = None
+
+
+class AclTarget(Spec, frozen=True):
+    type: AclResource
+    name: str | None = None
+    pattern_type: Literal["literal", "prefix"] = "literal"
+
+
+class AclRule(Spec, frozen=True):
+    resource: AclTarget
+    operations: tuple[str, ...]
+    host: str = "*"
+    type: Literal["allow", "deny"] = "allow"
+
+
+class Authorization(Spec, frozen=True):
+    type: Literal["Simple"]
+    acls: tuple[AclRule, ...] = ()
+
+
+class UserQuotas(Spec, frozen=True):
+    producer_byte_rate: int | None = None
+    consumer_byte_rate: int | None = None
+    request_percentage: int | None = None
+    controller_mutation_rate: float | None = None
+
+
+class Rotate(Spec, frozen=True):
+    request_id: str
+
+
+class UserSpec(Spec, frozen=True):
+    cluster_ref: ClusterRef
+    user_name: str | None = None
+    authentication: Authentication | None = None
+    authorization: Authorization | None = None
+    quotas: UserQuotas | None = None
+    rotate: Rotate | None = None
+    drift: Literal["Mend", "Report"] = "Mend"
+    deletion_policy: DeletionPolicy = "Delete"
+
+
+class UserStatus(Status, frozen=True):
+    observed_generation: int | None = None
+    username: str | None = None
+    secret: str | None = None
+    access_rules: int | None = None
+    applied_generation: int | None = None
+    managed: tuple[Part, ...] | None = None
+    credential: str | None = None
+    rotated_for: str | None = None
+    conditions: tuple[Condition, ...] | None = None
+
+
+class User(Resource, frozen=True):
+    KIND, PLURAL = "User", "users"
+    CLAIMS, HELD = "userName", True
+    spec: UserSpec
+    status: UserStatus = field(default_factory=UserStatus)
+
+    @property
+    def user_name(self) -> str:
+        return self.spec.user_name or self.name
+
+    @property
+    def password_key(self) -> SecretKey | None:
+        """The key of the Secret that has the password; None without a password."""
+        authentication = self.spec.authentication
+        if authentication is None:
+            return None
+        if authentication.password is None:
+            return SecretKey(name=self.name, key="password")
+        return authentication.password.value_from.secret_key_ref
+
+    @property
+    def generates_password(self) -> bool:
+        return self.spec.authentication is not None and self.spec.authentication.password is None

@@ -1,0 +1,1 @@
+"""Users: plan and actions."""

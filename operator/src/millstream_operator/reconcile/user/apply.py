@@ -1,0 +1,219 @@
+"""User: sets credential, access rules and quotas of users, and removes them with the resource.
+
+plan.py plans; passwords.py has the passwords; this module queries the brokers and carries the plans out. The Users of
+one Cluster are reconciled together, so a hundred of them cost a handful of requests. Of two Users of one name the older
+one has it. Rights come before the credential, and nothing of a user changes while a part of its spec is not usable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from msgspec.structs import replace
+
+from ...kafka.admin import KafkaAdmin
+from ...kafka.records import (
+    Acl,
+    AdminError,
+    NotAuthorized,
+    Refusal,
+    ScramCredential,
+    ScramMechanism,
+    ScramUser,
+)
+from ...models import Cluster, User
+from ...models.conditions import Reason
+from ...models.event import EventType
+from ...models.keys import Key
+from ...models.problem import PAUSED, Problem, is_paused
+from ...state.cache import key_for
+from ...state.context import Services
+from ...state.status import hold_finalizer, write_status
+from ..common.deletion import needs_cleanup, release_resource, wait
+from ..common.reference import rival_problem
+from ..common.report import report_problem, tell
+from ..common.shared_cluster import PROBLEM_INTERVAL_S, partition_by_readiness
+from .passwords import password_for
+from .plan import (
+    Observed,
+    Password,
+    UserPlan,
+    impossible,
+    iterations_of,
+    noted,
+    of_principals,
+    plan_removal,
+    plan_user,
+    principal,
+    status_of,
+)
+
+READY_INTERVAL_S = 300.0
+OWN_PASSWORD_INTERVAL_S = 60.0
+"""A password of the user's own may change without an event."""
+WAITING_INTERVAL_S = 5.0
+MECHANISM = ScramMechanism.SCRAM_SHA_512
+Plans = Mapping[str, UserPlan]
+"""By the user's name in Kafka."""
+
+
+def reconcile_users(services: Services, users: Sequence[User]) -> Mapping[Key, float]:
+    """One look at Users of one Cluster; returns seconds until the next look by User."""
+    found = partition_by_readiness(services, users, conflict, _title)
+    if found.cluster is not None:
+        admin = services.admins.at(services.address_of(found.cluster))
+        found.again.update(_delete(services, admin, found.deleted))
+        found.again.update(_bring_about(services, admin, found.wanted))
+    return found.again
+
+
+def conflict(services: Services, user: User, cluster: Cluster) -> Problem | None:
+    """The conflict with an older User of the same name, if any."""
+    return rival_problem(services, user, cluster, user.user_name, "user", Reason.CONFLICTING_USER)
+
+
+def observe(admin: KafkaAdmin, users: Sequence[User]) -> dict[str, Observed]:
+    """Users in Kafka by name, by three requests."""
+    credentials = admin.scram_users([user.user_name for user in users])
+    rules = admin.rules()
+    by_principal = of_principals(rules or ())
+    quotas = admin.user_quotas()
+    return {
+        user.user_name: Observed(
+            credentials.get(user.user_name, {}).get(MECHANISM),
+            None if rules is None else by_principal.get(principal(user), frozenset()),
+            quotas.get(user.user_name, {}),
+        )
+        for user in users
+    }
+
+
+def _bring_about(services: Services, admin: KafkaAdmin, users: Sequence[User]) -> Mapping[Key, float]:
+    if not users:
+        return {}
+    for user in users:
+        hold_finalizer(services, user, user.spec.deletion_policy == "Delete")
+    problems: dict[str, Problem] = {}
+    passwords: dict[str, Password | None] = {}
+    observed: dict[str, Observed] = {}
+    plans: dict[str, UserPlan] = {}
+    try:
+        observed = observe(admin, users)
+        for user in users:
+            found = impossible(user) or _password(services, user)
+            if isinstance(found, Problem):
+                problems[user.user_name] = found
+                continue
+            passwords[user.user_name] = found
+            plan = plan_user(user, observed[user.user_name], found)
+            if plan.problem is not None:
+                problems[user.user_name] = plan.problem
+            elif is_paused(user) and not plan.empty:
+                problems[user.user_name] = Problem(
+                    Reason.RECONCILE_PAUSED, f"the user is not as the spec says: {PAUSED[-1]}"
+                )
+            plans[user.user_name] = plan
+        active = {name: plan for name, plan in plans.items() if name not in problems}
+        users = [_noted(services, user) if user.user_name in active else user for user in users]
+        problems |= {
+            name: Problem(Reason.REFUSED, str(no))
+            for name, no in _carry_out(admin, active, passwords).items()
+        }
+    except AdminError as error:
+        problems = dict.fromkeys((user.user_name for user in users), problem_of(error))
+    return {
+        key_for(user): _report(services, user, observed, plans, passwords)
+        if user.user_name not in problems
+        else report_problem(services, user, problems[user.user_name], PROBLEM_INTERVAL_S)
+        for user in users
+    }
+
+
+def problem_of(error: AdminError) -> Problem:
+    if isinstance(error, NotAuthorized):
+        words = f"{error}: add the operator's principal to super.users of the Cluster"
+        return Problem(Reason.OPERATOR_NOT_AUTHORIZED, words)
+    return Problem(Reason.CLUSTER_NOT_READY, str(error))
+
+
+def _password(services: Services, user: User) -> Password | Problem | None:
+    """None for a user without authentication."""
+    return None if user.spec.authentication is None else password_for(services, user)
+
+
+def _noted(services: Services, user: User) -> User:
+    status = noted(user)
+    write_status(services, user, status)
+    return replace(user, status=status)
+
+
+def _carry_out(
+    admin: KafkaAdmin, plans: Plans, passwords: Mapping[str, Password | None]
+) -> dict[str, Refusal]:
+    """Carry out plans, each kind of change of all users together; returns the brokers' refusals by user."""
+    refused: dict[str, Refusal] = {}
+    if remove := [rule for plan in plans.values() for rule in plan.remove]:
+        admin.delete_rules(remove)
+    if create := [rule for plan in plans.values() for rule in plan.create]:
+        for rule, no in admin.create_rules(create).items():
+            if no is not None:
+                refused.setdefault(rule.principal.partition(":")[2], _about(rule, no))
+    if quotas := {name: plan.quotas for name, plan in plans.items() if plan.quotas is not None}:
+        refused |= {name: no for name, no in admin.change_user_quotas(quotas).items() if no is not None}
+    upsertions = [
+        ScramCredential.of_password(
+            name, MECHANISM, password.value, iterations=iterations_of(password.version)
+        )
+        for name, plan in plans.items()
+        if plan.upsert and name not in refused and (password := passwords.get(name)) is not None
+    ]
+    deletions = [ScramUser(name, MECHANISM) for name, plan in plans.items() if plan.delete_credential]
+    if upsertions or deletions:
+        done = admin.change_scram_users(upsertions, deletions)
+        refused |= {name: no for name, no in done.items() if no is not None}
+    return refused
+
+
+def _about(rule: Acl, refusal: Refusal) -> Refusal:
+    return Refusal(refusal.error, f"{rule}: {refusal}")
+
+
+def _report(
+    services: Services,
+    user: User,
+    observed: Mapping[str, Observed],
+    plans: Plans,
+    passwords: Mapping[str, Password | None],
+) -> float:
+    name = user.user_name
+    plan, paused = plans[name], is_paused(user)
+    status = status_of(user, observed[name], plan, passwords.get(name), is_paused=paused, now=services.now())
+    write_status(services, user, status)
+    if plan.drift and user.spec.drift == "Mend" and not paused:
+        words = f"others had changed the user; the spec applies again: {plan.drift}"
+        tell(services, user, "DriftMended", words, EventType.WARNING)
+    is_own = user.spec.authentication is not None and not user.generates_password
+    return OWN_PASSWORD_INTERVAL_S if is_own else READY_INTERVAL_S
+
+
+def _delete(services: Services, admin: KafkaAdmin, users: Sequence[User]) -> Mapping[Key, float]:
+    """Remove what resources that are being deleted have set, if their policy says so, and release the resources."""
+    doomed = [user for user in users if needs_cleanup(user)]
+    failed: dict[str, str] = {}
+    if doomed:
+        try:
+            observed = observe(admin, doomed)
+            plans = {user.user_name: plan_removal(user, observed[user.user_name]) for user in doomed}
+            failed = {name: str(no) for name, no in _carry_out(admin, plans, {}).items()}
+        except AdminError as error:
+            failed = {user.user_name: problem_of(error).message for user in doomed}
+    return {
+        key_for(user): wait(services, user, _title(user), failed[user.user_name])
+        if user in doomed and user.user_name in failed
+        else release_resource(services, user, _title(user))
+        for user in users
+    }
+
+
+def _title(user: User) -> str:
+    return f"user {user.user_name}"

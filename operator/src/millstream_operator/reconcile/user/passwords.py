@@ -1,0 +1,78 @@
+"""User: the password in a Secret, generated or the user's own.
+
+A generated one is written once, and again for each new `spec.rotate.requestId`: the Secret's annotation, written with
+the password in one step, says for which. A Secret that was deleted is generated again, with another password.
+"""
+
+from __future__ import annotations
+
+import secrets as randomness
+from typing import Any
+
+from ...kubernetes.client import KubeError, Manifest
+from ...models import User
+from ...models.conditions import Reason
+from ...models.problem import PAUSED, Problem, is_paused
+from ...resources.user import password_of, reference, rotated_for, secret, version_of
+from ...state.context import Services
+from ..common.objects import NotOurs, find
+from .plan import Password
+
+BYTES = 24
+"""Random bytes of a password: 32 characters."""
+
+
+def password_for(services: Services, user: User) -> Password | Problem:
+    """The password of a user with authentication."""
+    try:
+        return _generated(services, user) if user.generates_password else _own(services, user)
+    except NotOurs as error:
+        return Problem(Reason.OBJECT_NOT_OURS, str(error))
+    except ValueError as error:
+        advice = "; delete it, and a new one is generated" if user.generates_password else ""
+        return Problem(Reason.SECRET_INVALID, f"{error}{advice}")
+    except KubeError as error:
+        if error.status != 403:
+            raise
+        return Problem(
+            Reason.SECRET_NOT_READABLE,
+            f"the operator has no right to Secrets here: set operator.users: true in the chart's values ({error})",
+        )
+
+
+def _own(services: Services, user: User) -> Password | Problem:
+    key = user.password_key
+    assert key is not None
+    live = services.kube.get("v1", "Secret", user.namespace, key.name)
+    if live is None:
+        return Problem(
+            Reason.SECRET_MISSING,
+            f"there is no Secret {key.name} in namespace {user.namespace}: create it with the password in key"
+            f" {key.key}",
+        )
+    return Password(password_of(live, key.key), version_of(live), key.name)
+
+
+def _generated(services: Services, user: User) -> Password | Problem:
+    request = user.spec.rotate.request_id if user.spec.rotate is not None else ""
+    live = find(services.kube, reference(user))
+    if is_paused(user):
+        if live is None:
+            return Problem(
+                Reason.RECONCILE_PAUSED, f"there is no password, and none is generated: {PAUSED[-1]}"
+            )
+    elif live is None:
+        live = services.kube.create(secret(user, _new(), request))
+    elif request and request not in (rotated_for(live), user.status.rotated_for):
+        live = services.kube.apply(_replacing(live, secret(user, _new(), request)))
+    return Password(password_of(live, "password"), version_of(live), user.name, rotated_for(live) or None)
+
+
+def _new() -> str:
+    return randomness.token_urlsafe(BYTES)
+
+
+def _replacing(live: Manifest, wanted: Manifest) -> dict[str, Any]:
+    """The manifest, to replace this very Secret and no later version of it."""
+    identity = {key: live["metadata"][key] for key in ("uid", "resourceVersion") if key in live["metadata"]}
+    return {**wanted, "metadata": {**wanted["metadata"], **identity}}

@@ -1,0 +1,108 @@
+"""The Secret with the password that the operator generates for a User.
+
+    username, password, sasl.jaas.config (for Kafka's Java clients)
+
+Its owner is the User, so it goes with it. The annotation names the rotation that gave the password.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from ..models import API_VERSION, User
+from .owned import CLUSTER_LABEL, MANAGED_BY
+
+Manifest = dict[str, Any]
+ROTATED_FOR: Final = "millstream.dev/rotated-for"
+MECHANISM: Final = "SCRAM-SHA-512"
+LOGIN_MODULE: Final = "org.apache.kafka.common.security.scram.ScramLoginModule"
+MAX_PASSWORD: Final = 1024
+"""Characters."""
+
+
+def reference(user: User) -> Manifest:
+    """The Secret, identified by its names and owner."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {
+            "namespace": user.namespace,
+            "name": user.name,
+            "labels": {
+                "app.kubernetes.io/name": "millstream-user",
+                "app.kubernetes.io/instance": user.name,
+                **MANAGED_BY,
+                CLUSTER_LABEL: user.spec.cluster_ref.name,
+            },
+            "ownerReferences": [
+                {
+                    "apiVersion": API_VERSION,
+                    "kind": User.KIND,
+                    "name": user.name,
+                    "uid": user.metadata.uid,
+                    "controller": True,
+                    "blockOwnerDeletion": False,
+                }
+            ],
+        },
+    }
+
+
+def secret(user: User, password: str, rotated_for: str) -> Manifest:
+    """The Secret with a password; ``rotated_for`` is "" without a rotation."""
+    manifest = reference(user)
+    values = {
+        "username": user.user_name,
+        "password": password,
+        "sasl.jaas.config": jaas_config(user.user_name, password),
+    }
+    return {
+        **manifest,
+        "metadata": {**manifest["metadata"], "annotations": {ROTATED_FOR: rotated_for}},
+        "type": "Opaque",
+        "data": {key: base64.b64encode(value.encode()).decode() for key, value in values.items()},
+    }
+
+
+def jaas_config(username: str, password: str) -> str:
+    """sasl.jaas.config of Kafka's Java clients."""
+    quoted = (re.sub(r'(["\\])', r"\\\1", value) for value in (username, password))
+    name, word = quoted
+    return f'{LOGIN_MODULE} required username="{name}" password="{word}";'
+
+
+def rotated_for(live: Mapping[str, Any]) -> str:
+    """The rotation that gave a Secret's password; "" if there was none."""
+    found: str = (live["metadata"].get("annotations") or {}).get(ROTATED_FOR, "")
+    return found
+
+
+def version_of(live: Mapping[str, Any]) -> str:
+    """Changes with each change of the Secret, and if another one takes its place."""
+    metadata = live["metadata"]
+    return f"{metadata['uid']}/{metadata.get('resourceVersion', '')}"
+
+
+def password_of(live: Mapping[str, Any], key: str) -> str:
+    """The password in a Secret. Raises ValueError, whose message does not contain it."""
+    name, data = live["metadata"]["name"], live.get("data") or {}
+    if key not in data:
+        there = ", ".join(sorted(data)) or "none"
+        raise ValueError(f"Secret {name} has no key {key}: it has {there}")
+    try:
+        password = base64.b64decode(data[key], validate=True).decode()
+    except ValueError:
+        raise ValueError(f"key {key} of Secret {name} is not UTF-8 text") from None
+    if not password or len(password) > MAX_PASSWORD:
+        raise ValueError(
+            f"key {key} of Secret {name} has {len(password):,} characters: 1 to 1,024 are allowed"
+        )
+    if not password.isprintable():
+        raise ValueError(
+            f"key {key} of Secret {name} has a newline or another character that cannot be printed: write the"
+            " password without one, as printf does and echo does not"
+        )
+    return password
