@@ -72,7 +72,8 @@ from .replication.selector import RACK_AWARE
 from .runtime.request_memory import RequestMemory
 from .runtime.stats import Stats
 from .security.acl.authorizer import AclAuthorizer, Authorizer
-from .security.mechanisms.inter_broker import MECHANISM, BrokerAuthenticator, InterBroker
+from .security.mechanisms.inter_broker import BrokerAuthenticator, InterBroker
+from .security.mechanisms.listeners import mechanisms_of
 from .security.quotas.connection_rates import BROKER, ConnectionRates
 from .security.quotas.quotas import Quotas
 from .security.quotas.rates import Windows
@@ -233,9 +234,14 @@ class Broker:
 
         # Requests of clients
         served.update(parts.bind(self))
-        mechanisms = {
-            self.inter_broker_listener: {MECHANISM: BrokerAuthenticator(coordination.secret, broker_id)}
-        }
+        mechanisms = mechanisms_of(
+            config,
+            [listener for listener, _ in bound],
+            self.inter_broker_listener,
+            self.scram_credentials,
+            coordination.secret,
+            BrokerAuthenticator(coordination.secret, broker_id),
+        )
         self.server = Server(
             config,
             bound,

@@ -14,7 +14,7 @@ SECRET = "open sesame"
 
 def test_listeners_of_every_security_protocol_are_read() -> None:
     listeners = "PLAINTEXT://h:1,SSL://h:2,SASL_PLAINTEXT://h:3,SASL_SSL://h:4"
-    given = {"ssl.keystore.location": "/k.pem", "sasl.enabled.mechanisms": "PLAIN"}
+    given = {"ssl.keystore.location": "/k.pem", "sasl.enabled.mechanisms": "SCRAM-SHA-512"}
     addresses = Addresses(BrokerConfig({"listeners": listeners, **given}))
     found = [(each.protocol, each.is_encrypted, each.has_sasl) for each in addresses.listeners]
     assert found == [
@@ -149,3 +149,22 @@ def test_escapes_are_read_as_java_reads_them() -> None:
         "password": "ab\\",
         "next": "1",
     }
+
+
+def test_plain_needs_users() -> None:
+    given = {"listeners": "SASL_PLAINTEXT://h:3", "sasl.enabled.mechanisms": "PLAIN"}
+    with pytest.raises(
+        ConfigError, match=r"no users: set listener\.name\.sasl_plaintext\.plain\.sasl\.jaas\.config"
+    ):
+        Addresses(BrokerConfig(given))
+    key = "listener.name.sasl_plaintext.plain.sasl.jaas.config"
+    Addresses(BrokerConfig({**given, key: 'Module required user_alice="secret";'}))
+    with pytest.raises(ConfigError) as refused:
+        BrokerConfig({**given, key: "Module required user_alice=hidden"})
+    assert "Invalid value [hidden] for configuration" in str(refused.value)
+    assert "user_alice" not in str(refused.value)
+
+
+def test_an_unknown_mechanism_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(ConfigError, match=r"Invalid value GSSAPI .* must be one of: PLAIN, SCRAM-SHA-256"):
+        BrokerConfig({"sasl.enabled.mechanisms": "GSSAPI"})

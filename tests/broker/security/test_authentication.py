@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,6 @@ from millstream_broker.config.config import Listener
 from millstream_broker.network.connection import ClientConnection
 from millstream_broker.network.handlers import REGISTERED, RequestContext
 from millstream_broker.network.server import Listening, bind
-from millstream_broker.network.shared import MAX_UNAUTHENTICATED_BYTES
 from millstream_broker.security.authentication import Authentication, Identity, Step
 from millstream_broker.security.mechanisms.inter_broker import MECHANISM, BrokerAuthenticator, InterBroker
 from millstream_broker.security.session import ANONYMOUS, ClientSession, PeerBroker
@@ -29,6 +29,9 @@ from millstream_kafka.protocol.errors import ApiError, ErrorCode
 from millstream_kafka.protocol.schema import Bytes, Struct
 
 SECRET = b"secret of the cluster"
+HOUR_S = 3600
+MAX_RECEIVED = 524_288
+"""The default of sasl.server.max.receive.size."""
 
 
 def bind_secured(listener: Listener) -> Listening:
@@ -70,10 +73,10 @@ async def test_a_large_frame_before_authentication_closes_the_connection(
     secured: Broker, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with connected(secured) as client:
-        large = sasl_authenticate.SaslAuthenticateRequest(bytes(MAX_UNAUTHENTICATED_BYTES))
+        large = sasl_authenticate.SaslAuthenticateRequest(bytes(MAX_RECEIVED))
         with pytest.raises(ConnectionLost):
             await client.call(sasl_authenticate.API, 2, large)
-    assert f"expected 8 to {MAX_UNAUTHENTICATED_BYTES} (before authentication)" in caplog.text
+    assert f"expected 8 to {MAX_RECEIVED} (before authentication)" in caplog.text
 
 
 async def test_an_unknown_mechanism_is_refused_with_those_of_the_listener(secured: Broker) -> None:
@@ -84,7 +87,7 @@ async def test_an_unknown_mechanism_is_refused_with_those_of_the_listener(secure
 
 async def test_authentication_opens_all_apis_and_sizes(secured: Broker) -> None:
     client = await as_broker(secured)
-    groups = ["x" * 1000] * (MAX_UNAUTHENTICATED_BYTES // 1000 + 1)
+    groups = ["x" * 1000] * (MAX_RECEIVED // 1000 + 1)
     await client.call(list_groups.API, 4, list_groups.ListGroupsRequest(groups))  # a large frame comes first
     assert (await client.call(metadata.API, 9, metadata.MetadataRequest())).brokers
     peer = PeerBroker(5, 7)
@@ -105,7 +108,7 @@ async def test_a_failed_exchange_leaves_the_session() -> None:
     assert before == ClientSession(ANONYMOUS, None, "PLAINTEXT", "127.0.0.1")
     for message in (b"", b"x" * 44):
         authentication.begin(MECHANISM)
-        assert len(await authentication.step(b"")) == 32
+        assert len((await authentication.step(b"")).auth_bytes) == 32
         with pytest.raises(ApiError) as failed:
             await authentication.step(message)
         assert failed.value.code is ErrorCode.SASL_AUTHENTICATION_FAILED
@@ -122,7 +125,7 @@ def test_a_mechanism_of_no_listener_is_refused() -> None:
 
 
 class Token:
-    """A mechanism that knows a user by a token, which it looks up elsewhere; the session ends at noon."""
+    """A mechanism that knows a user by a token, which it looks up elsewhere; the token lives for an hour."""
 
     def begin(self) -> Token:
         return self
@@ -131,7 +134,8 @@ class Token:
         await asyncio.sleep(0)
         if bytes(auth_bytes) != b"token of alice":
             raise ApiError(ErrorCode.SASL_AUTHENTICATION_FAILED, "unknown token")
-        return Step(b"welcome", Identity("User:alice", expires_at=12.0))
+        ends = asyncio.get_running_loop().time() + HOUR_S
+        return Step(b"welcome", Identity("User:alice", expires_at=ends))
 
 
 @pytest.fixture
@@ -152,13 +156,28 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[ClientSession]:
 async def test_another_mechanism_begins_a_session(seen: list[ClientSession], secured: Broker) -> None:
     secured.server._mechanisms = {"PLAINTEXT": {"TOKEN": Token()}}
     async with connected(secured) as client:
-        for token, code in ((b"another", ErrorCode.SASL_AUTHENTICATION_FAILED), (b"token of alice", 0)):
-            await client.call(sasl_handshake.API, 1, sasl_handshake.SaslHandshakeRequest("TOKEN"))
-            request = sasl_authenticate.SaslAuthenticateRequest(token)
-            answer = await client.call(sasl_authenticate.API, 2, request)
-            assert answer.error_code == code
-        assert bytes(answer.auth_bytes) == b"welcome"
+        await client.call(sasl_handshake.API, 1, sasl_handshake.SaslHandshakeRequest("TOKEN"))
+        request = sasl_authenticate.SaslAuthenticateRequest(b"token of alice")
+        answer = await client.call(sasl_authenticate.API, 2, request)
+        assert (answer.error_code, bytes(answer.auth_bytes)) == (0, b"welcome")
+        assert answer.session_lifetime_ms > HOUR_S * 1000 - 60_000
         for _ in range(2):
             await client.call(list_groups.API, 4, list_groups.ListGroupsRequest())
-    alice = ClientSession("User:alice", None, "PLAINTEXT", "127.0.0.1", 12.0)
-    assert seen == [alice, alice]
+    first, second = seen
+    assert first is second
+    assert first[:4] == ("User:alice", None, "PLAINTEXT", "127.0.0.1")
+    assert first.expires_at is not None
+
+
+async def test_a_failed_exchange_closes_the_connection(
+    secured: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    secured.server._mechanisms = {"PLAINTEXT": {"TOKEN": Token()}}
+    async with connected(secured) as client:
+        await client.call(sasl_handshake.API, 1, sasl_handshake.SaslHandshakeRequest("TOKEN"))
+        request = sasl_authenticate.SaslAuthenticateRequest(b"another")
+        answer = await client.call(sasl_authenticate.API, 2, request)
+        assert (answer.error_code, answer.error_message) == (58, "unknown token")
+        await until(lambda: not secured.server.connections)
+    assert "authentication failed: unknown token" in caplog.text

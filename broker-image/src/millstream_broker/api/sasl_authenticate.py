@@ -1,4 +1,4 @@
-"""SaslAuthenticate: one step of an exchange (`security.authentication`)."""
+"""SaslAuthenticate without SASL: a step of an exchange between brokers. Listeners with SASL have `network.login`."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from millstream_kafka.protocol.sasl_authenticate import SaslAuthenticateRequest,
 from ..network.handlers import RequestContext, handler
 
 
-@handler(sasl_authenticate.API)
+@handler(sasl_authenticate.API, ends_with_connection=True)
 async def handle(context: RequestContext, request: SaslAuthenticateRequest) -> SaslAuthenticateResponse:
     try:
         answer = await context.authentication.step(request.auth_bytes)
     except ApiError as error:
         return SaslAuthenticateResponse(error.code, error.message)
-    return SaslAuthenticateResponse(0, None, answer)
+    return SaslAuthenticateResponse(0, "", answer.auth_bytes, answer.lifetime_ms)

@@ -1,4 +1,4 @@
-"""SaslHandshake: a client chooses one of its listener's mechanisms (`security.authentication`)."""
+"""SaslHandshake without SASL: a broker chooses the mechanism for brokers. Listeners with SASL have `network.login`."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ from millstream_process.listening import is_wildcard
 from .config import BrokerConfig, Listener, parse_address, parse_listeners
 from .config_types import ConfigError
 from .listener_keys import prefix
+from .sasl_keys import JAAS, PLAIN
 from .tls_keys import CERTIFICATE
 
 
@@ -77,3 +78,9 @@ def _check_security(config: BrokerConfig, listener: Listener, *, is_for_brokers:
     mechanisms = "sasl.enabled.mechanisms"
     if listener.has_sasl and not is_for_brokers and not values.strings(mechanisms):
         raise ConfigError(f"{what}, and no mechanism: set {prefix(listener.name)}{mechanisms}", mechanisms)
+    if listener.has_sasl and PLAIN in values.strings(mechanisms):
+        users = prefix(listener.name, PLAIN) + JAAS
+        if not config.is_set(users):
+            raise ConfigError(
+                f"listener {listener.name} has the mechanism {PLAIN}, and no users: set {users}", JAAS
+            )

@@ -36,6 +36,7 @@ from .config_types import (
     some_of,
     topic_owner,
 )
+from .sasl_keys import SASL_KEYS
 from .tls_keys import TLS_KEYS
 
 BOOLEAN, STRING, INT, SHORT = Type.BOOLEAN, Type.STRING, Type.INT, Type.SHORT
@@ -202,15 +203,7 @@ BROKER_KEYS = _table(
     ),
     # Security
     *TLS_KEYS,
-    Key(
-        "sasl.enabled.mechanisms",
-        LIST,
-        [],
-        "SASL mechanisms of listeners with SASL_PLAINTEXT or SASL_SSL.",
-        dynamic=True,
-        of_listener=True,
-        dynamic_of_listener_only=True,
-    ),
+    *SASL_KEYS,
     # The log
     Key("log.dirs", LIST, None, "Log directories; default: `log.dir`."),
     Key("log.dir", STRING, "data", "Log directory, where `log.dirs` is not set."),

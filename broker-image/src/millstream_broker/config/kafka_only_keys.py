@@ -13,10 +13,11 @@ _BEGINNINGS = {
         *("controller.listener.", "controller.performance.", "controller.quorum.", "controller.socket."),
         *("broker.heartbeat.", "broker.session.", "server.max.startup.", "early.start.", "unstable."),
     ),
-    "brokers have no authentication yet": (
-        *("sasl.", "delegation.token."),
-        *("connections.max.reauth.", "connection.failed.authentication."),
+    "there are no delegation tokens, and no Kerberos": (
+        *("delegation.token.", "sasl.kerberos.", "sasl.login.", "sasl.client.", "sasl.oauthbearer."),
+        "sasl.server.callback.",
     ),
+    "brokers authenticate each other by the secret of their cluster": ("sasl.mechanism.",),
     "only classic groups are supported": (
         "group.consumer.",
         "group.share.",
@@ -46,13 +47,10 @@ _BEGINNINGS = {
     ),
 }
 
-SERVED = frozenset({"sasl.enabled.mechanisms"})
-"""Keys that this broker has, although those that begin alike have no effect."""
-
 
 def why_without_effect(name: str) -> str | None:
     """The reason why one of Kafka's keys has no effect here; None for a key that is not listed."""
-    for reason, beginnings in _BEGINNINGS.items() if name not in SERVED else ():
+    for reason, beginnings in _BEGINNINGS.items():
         if name.startswith(beginnings):
             return reason
     return None

@@ -55,4 +55,5 @@ def broker_key(name: str) -> Key | None:
 
 def why_not_here(name: str) -> str | None:
     """The reason why one of Kafka's keys, with or without a prefix, has no effect; None: it is not listed."""
-    return why_without_effect(plain_name(name))
+    plain = plain_name(name)
+    return None if plain in BROKER_KEYS else why_without_effect(plain)

@@ -40,13 +40,14 @@ from .channel import ClientChannel
 from .charge import Charge
 from .handlers import CloseConnection, RequestContext, error_response
 from .large_requests import LargeRequests, Parts
+from .login import LoginReply
 from .other_protocols import MAGIC_BYTES, recognise
 from .outbox import Outbox
 from .pending import Pending
 from .produce_runs import LARGEST, MOST, Run, find_run
 from .produce_shortcut import Known, ProduceShortcut
-from .routes import HEAD, Route
-from .shared import Shared
+from .routes import API_VERSIONS, HEAD, OF_LOGIN, Route
+from .shared import AUTHENTICATION_S, MAX_UNAUTHENTICATED_BYTES, SMALL_BYTES, Shared
 
 PIPELINE_DEPTH = 256
 TURN_S = 0.02
@@ -55,7 +56,6 @@ MAX_CONTROL_BYTES = 8 * 1024 * 1024
 """Largest request without records, in bytes."""
 PRODUCE = 0
 WITH_RECORDS = {PRODUCE, mirror_append.API.key}
-API_VERSIONS = 18
 
 _SIZE = struct.Struct(">i")
 _SIZE_AND_KEY = struct.Struct(">ih")
@@ -73,12 +73,14 @@ class ClientConnection:
         "_channel",
         "_context",
         "_frame",
+        "_held",
         "_muted",
         "_out",
         "_prefix",
         "_route",
         "_server",
         "_shortcut",
+        "_timer",
         "active_at",
         "authentication",
         "connection_id",
@@ -98,7 +100,11 @@ class ClientConnection:
         self.host = authentication.session.host
         self.listener = authentication.session.listener
         self.peer = host_port(self.host, port)
-        self._access = server.full if authentication.is_complete else server.before_authentication
+        self._access = server.before_authentication if authentication.is_required else server.full
+        self._timer: asyncio.TimerHandle | None = None
+        """Before authentication: its time limit; afterwards: the end of the session, if it has one."""
+        self._held = 0
+        """Bytes that count before authentication."""
         self._context: RequestContext | None = None
         """The last request's, which the next ones share while nothing in it differs."""
         self.active_at = server.loop.time()
@@ -114,6 +120,8 @@ class ClientConnection:
         self._muted: asyncio.TimerHandle | None = None
         """Ends the time in which nothing is read, because of a quota."""
         self._out = Outbox(channel, server.loop, server.stats, self._drained, self._fail)
+        if authentication.is_required:
+            self._timer = server.loop.call_later(AUTHENTICATION_S, self._is_too_slow)
         channel.watch_readable(self._readable)
 
     def __repr__(self) -> str:
@@ -163,6 +171,7 @@ class ClientConnection:
                     self._handle(frame.whole()[_SIZE.size :], perf_counter())
                 finally:
                     server.memory.end(self)
+                    self._release()
             elif prefix:
                 count += len(prefix)
                 self._prefix = b""
@@ -209,6 +218,8 @@ class ClientConnection:
             ):
                 return self._keep(view[start:end])
             if start_of_next > end:
+                if not self.authentication.is_complete:
+                    self._hold(size)
                 self._frame = server.memory.begin(self, _SIZE.size + size, view[start:end])
                 return None
             run = None
@@ -291,11 +302,12 @@ class ClientConnection:
         return self._server.large if is_client else self._server.large_of_brokers
 
     def _handle(self, frame: memoryview, started: float) -> None:
-        route = self._access.routes.get(_KEY_AND_VERSION.unpack_from(frame))
+        try:
+            route = self._access.routes.get(_KEY_AND_VERSION.unpack_from(frame))
+        except struct.error:  # a token without a request around it
+            route = None
         if route is None:
-            if self._is_raised():
-                self._handle(frame, started)
-            else:
+            if not self._log_in(frame, started):
                 self._refuse(frame)
             return
         self._route = route
@@ -417,22 +429,69 @@ class ClientConnection:
         if registration is None:
             raise CloseConnection(f"a request of the unknown API {key} (version {version})")
         low, high = registration.api.served
-        if low <= version <= high:
-            listener = self.authentication.session.listener
-            raise CloseConnection(f"{registration.api.name} before authentication, which {listener} requires")
         raise CloseConnection(
             f"a request of {registration.api.name} in version {version}: expected {low} to {high}"
         )
 
-    def _is_raised(self) -> bool:
-        """Raise the access after authentication, once a request needs that; returns whether it was raised just now."""
-        if self._access is not self._server.before_authentication or not self.authentication.is_complete:
+    def _may_send(self, size: int) -> bool:
+        """Whether a frame is a token without a request around it, which may be short."""
+        return self.authentication.is_bare and 0 <= size <= self._access.max_request_bytes
+
+    # Authentication
+
+    def _log_in(self, frame: memoryview, started: float) -> bool:
+        """Handle a frame by `login`; False if it is a request like any other."""
+        authentication, server = self.authentication, self._server
+        if not authentication.is_required:
             return False
-        self._access = self._server.full
+        is_of_login = int.from_bytes(frame[:2], "big") in OF_LOGIN
+        if authentication.is_complete and not authentication.is_expired and not is_of_login:
+            return False
+        reply = server.login.reply(authentication, bytes(frame), self._context_of)
+        waiting = asyncio.ensure_future(reply)
+        self.pending.append(Pending(server.of_login, 0, started, waiting))
+        waiting.add_done_callback(self._answered)
         return True
 
-    def _may_send(self, size: int) -> bool:
-        return self._is_raised() and 8 <= size <= self._access.max_request_bytes
+    def _logged_in(self, reply: LoginReply) -> None:
+        """Send a response of `login`, which may be the last one."""
+        if reply.frame:
+            self._out.put(reply.frame)
+        if reply.problem:
+            self._out.send()
+            self.close(f"authentication failed: {reply.problem}", logging.INFO)
+            return
+        server, authentication = self._server, self.authentication
+        access = server.authenticated if authentication.is_complete else server.before_authentication
+        if access is not self._access:
+            self._access = access
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+            if not authentication.is_complete:
+                self._timer = server.loop.call_later(AUTHENTICATION_S, self._is_too_slow)
+            elif (expires_at := authentication.session.expires_at) is not None:
+                self._timer = server.loop.call_at(expires_at, self._expire)
+
+    def _is_too_slow(self) -> None:
+        self.close(f"not authenticated within {AUTHENTICATION_S:g} s", logging.INFO)
+
+    def _expire(self) -> None:
+        """From now on, `login` handles each frame."""
+        self._timer = None
+        self._access = self._server.before_authentication
+
+    def _hold(self, size: int) -> None:
+        """Count an incomplete request of a client that has not authenticated."""
+        if size > SMALL_BYTES:
+            if self._server.unauthenticated_bytes + size > MAX_UNAUTHENTICATED_BYTES:
+                raise CloseConnection("too many large requests before authentication")
+            self._held = size
+            self._server.unauthenticated_bytes += size
+
+    def _release(self) -> None:
+        self._server.unauthenticated_bytes -= self._held
+        self._held = 0
 
     def _context_of(self, version: int, client_id: str | None) -> RequestContext:
         context, session = self._context, self.authentication.session
@@ -460,6 +519,9 @@ class ClientConnection:
                 continue
             try:
                 if self._channel.is_closed:
+                    continue
+                if isinstance(answer, LoginReply):
+                    self._logged_in(answer)
                     continue
                 self._respond(
                     request.route,
@@ -575,6 +637,9 @@ class ClientConnection:
         if self._frame is not None:
             self._frame = None
             server.memory.end(self)
+        self._release()
+        if self._timer is not None:
+            self._timer.cancel()
         self._backlog = None
 
 

@@ -11,6 +11,7 @@ from millstream_kafka.protocol.schema import Struct
 from .charge import Charge
 from .handlers import CloseConnection, error_response
 from .large_requests import Parts
+from .login import LoginReply
 from .produce_shortcut import Known
 from .routes import Route
 
@@ -35,16 +36,16 @@ class Pending:
         self.correlation_id = correlation_id
         self.started = started
         self.response = response
-        """Resolves to the response or its encoded parts; None if there is no response."""
+        """Resolves to the response, its encoded parts, or a `login.LoginReply`; None if there is no response."""
         self.known = known
         self.charge = charge
         self.is_alone = is_alone
         """Whether no other request may follow while this one waits."""
 
-    def outcome(self) -> Struct | Parts | None:
+    def outcome(self) -> Struct | Parts | LoginReply | None:
         """The result, once `response` is done. Raises CloseConnection, or the handler's error."""
         try:
-            answer: Struct | Parts | None = self.response.result()
+            answer: Struct | Parts | LoginReply | None = self.response.result()
             return answer
         except ApiError as error:
             error.__traceback__ = None  # its frames hold the request, and this object

@@ -19,8 +19,9 @@ WITHOUT_METADATA = frozenset({5, 6, 17, 18, 36})
 
 Any other request would get a response without topics."""
 
-BEFORE_AUTHENTICATION = frozenset({17, 18, 36})
-"""SaslHandshake, ApiVersions, SaslAuthenticate: all that a listener with authentication serves before it."""
+API_VERSIONS = 18
+OF_LOGIN = frozenset({17, 36})
+"""SaslHandshake, SaslAuthenticate: on a listener with authentication, `login` handles them."""
 
 HEAD = struct.Struct(">ii")
 """The size and header of a response."""

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
+from millstream_kafka.protocol import sasl_authenticate
 from millstream_process import listening
 
 from ..config.config import BrokerConfig, Listener
@@ -28,7 +29,8 @@ from .channel import ClientChannel, PlainChannel, accept
 from .connection import ClientConnection
 from .handlers import Handlers
 from .handshakes import Handshakes
-from .routes import BEFORE_AUTHENTICATION, Routes, routes_of
+from .login import LoginFrames
+from .routes import OF_LOGIN, Routes, routes_of
 from .shared import Shared
 
 MOST_HELD = 1000
@@ -64,8 +66,16 @@ class Server(Shared):
         encrypted: Mapping[str, ListenerTls],
     ) -> None:
         """`mechanisms` are those of each listener that has any; `encrypted` has the listeners with TLS."""
-        most = config.integer("socket.request.max.bytes")
-        super().__init__(handlers, stats, memory, most, unreadable, quotas)
+        super().__init__(
+            handlers,
+            stats,
+            memory,
+            config.integer("socket.request.max.bytes"),
+            unreadable,
+            quotas,
+            config.integer("sasl.server.max.receive.size"),
+            LoginFrames(handlers, lambda: config.integer("connection.failed.authentication.delay.ms") / 1000),
+        )
         self.max_idle_s = config.integer("connections.max.idle.ms") / 1000
         self._config = config
         self._listeners = listeners
@@ -92,9 +102,8 @@ class Server(Shared):
 
     def _route(self, routes: Routes) -> None:
         self.full.routes = routes
-        self.before_authentication.routes = {
-            key: route for key, route in routes.items() if key[0] in BEFORE_AUTHENTICATION
-        }
+        self.of_login = routes[sasl_authenticate.API.key, 0]
+        self.authenticated.routes = {key: route for key, route in routes.items() if key[0] not in OF_LOGIN}
 
     def _accept(self, sock: socket.socket, listener: Listener) -> None:
         for _ in range(64):
@@ -160,9 +169,17 @@ class Server(Shared):
         """
         mechanisms = self._mechanisms.get(listener.name)
         authentication = Authentication(
-            listener.name, host, mechanisms, is_required=listener.has_sasl, principal=principal
+            listener.name,
+            host,
+            mechanisms,
+            is_required=listener.has_sasl,
+            principal=principal,
+            max_reauth_ms=partial(self._max_reauth_ms, listener.name),
         )
         self.connections.add(ClientConnection(self, channel, authentication, port))
+
+    def _max_reauth_ms(self, listener: str, mechanism: str) -> int:
+        return self._config.of_listener(listener, mechanism).integer("connections.max.reauth.ms")
 
     def _refusal(self, host: str, listener: Listener) -> str | None:
         """Why a new connection exceeds a limit. Handshakes that are under way count."""

@@ -13,13 +13,18 @@ from ..runtime.stats import Stats
 from ..security.quotas.quotas import Quotas
 from .handlers import Handlers
 from .large_requests import LargeRequests
+from .login import LoginFrames
 from .pending import Pending
-from .routes import Routes
+from .routes import Route, Routes
 
 RECEIVE_BYTES = 512 * 1024
 """Room for five requests of 64 KB, as many as a producer has in flight by default."""
-MAX_UNAUTHENTICATED_BYTES = 512 * 1024
-"""Largest request before authentication: the default of Kafka's sasl.server.max.receive.size."""
+SMALL_BYTES = 16 * 1024
+"""Incomplete requests of this size do not count before authentication."""
+MAX_UNAUTHENTICATED_BYTES = 64 * 1024 * 1024
+"""Most announced bytes of larger incomplete requests, of all clients before authentication together."""
+AUTHENTICATION_S = 30.0
+"""How long a client may take to authenticate."""
 
 
 class Served(Protocol):
@@ -56,15 +61,28 @@ class Shared:
         max_request_bytes: int,
         unreadable: Callable[[OSError], None],
         quotas: Quotas,
+        max_unauthenticated_bytes: int,
+        login: LoginFrames,
     ) -> None:
-        """`unreadable` is called with the error if a log cannot be read."""
+        """`unreadable` is called with the error if a log cannot be read.
+
+        `max_unauthenticated_bytes` is the size of the largest request before authentication.
+        """
         self.loop = asyncio.get_running_loop()
         self.handlers = handlers
         self.stats = stats
         self.memory = memory
         self.quotas = quotas
         self.full = Access(max_request_bytes, "socket.request.max.bytes")
-        self.before_authentication = Access(MAX_UNAUTHENTICATED_BYTES, "before authentication")
+        self.before_authentication = Access(max_unauthenticated_bytes, "before authentication")
+        """Has no routes: `login` handles each frame."""
+        self.authenticated = Access(max_request_bytes, "socket.request.max.bytes")
+        """On listeners with authentication."""
+        self.login = login
+        self.of_login: Route
+        """What connections' records of `login` refer to."""
+        self.unauthenticated_bytes = 0
+        """Announced bytes of incomplete requests before authentication."""
         self.connection_ids = itertools.count(1)
         self.unreadable = unreadable
         self.connections: set[Served] = set()

@@ -1,21 +1,38 @@
-"""How clients authenticate by SASL (KIP-43, KIP-152): mechanisms, and the state of a connection.
+"""How clients authenticate by SASL (KIP-43, KIP-152, KIP-368): mechanisms, and the state of a connection.
 
 A listener has a table of mechanisms. `SaslHandshake` chooses one, and begins an exchange with it; each
 `SaslAuthenticate` is one step of the exchange, until it returns an identity. Then the connection has a session of that
 identity (`session`). A failed exchange leaves the session as it was.
 
-A listener that requires authentication serves no other requests before (`network.routes`).
+On a listener that requires authentication, `network.login` handles the frames of a client until then, in the order of
+these states:
+
+    INITIAL        nothing received: a frame that is no request is a token of a mechanism that is not served
+    VERSIONS       ApiVersions in a version that is not served, or a refused one: ApiVersions or SaslHandshake follows
+    HANDSHAKE      ApiVersions was answered: SaslHandshake follows
+    EXCHANGE       tokens, in SaslAuthenticate requests, or bare after version 0 of SaslHandshake (`is_bare`)
+    WRONG          another mechanism than before was chosen to authenticate again: the next frame fails
+    COMPLETE       any request
+
+A session may expire. From then on, only a SaslHandshake is accepted: authenticating again, as the same principal by
+the same mechanism, begins another session.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from enum import Enum, auto
 from typing import NamedTuple, Protocol
 
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 from millstream_kafka.protocol.schema import Bytes
 
 from .session import ANONYMOUS, ClientSession, PeerBroker
+
+LEAST_BETWEEN_S = 1.0
+"""A client may authenticate again once a second, as in Kafka."""
 
 
 class Identity(NamedTuple):
@@ -24,6 +41,7 @@ class Identity(NamedTuple):
     principal: str
     peer_broker: PeerBroker | None = None
     expires_at: float | None = None
+    """Time of the loop at which the credential ends."""
 
 
 class Step(NamedTuple):
@@ -31,6 +49,13 @@ class Step(NamedTuple):
 
     auth_bytes: bytes
     identity: Identity | None = None
+
+
+class Answer(NamedTuple):
+    """The response to one message, and how long the session lives (0: for ever, or not yet authenticated)."""
+
+    auth_bytes: bytes
+    lifetime_ms: int = 0
 
 
 class Exchange(Protocol):
@@ -50,10 +75,30 @@ Mechanisms = Mapping[str, Authenticator]
 """The mechanisms of a listener, by the names that SaslHandshake has."""
 
 
+class LoginState(Enum):
+    INITIAL = auto()
+    VERSIONS = auto()
+    HANDSHAKE = auto()
+    EXCHANGE = auto()
+    WRONG = auto()
+    COMPLETE = auto()
+
+
 class Authentication:
     """How far one connection has authenticated."""
 
-    __slots__ = ("_exchange", "_mechanisms", "is_complete", "is_required", "session")
+    __slots__ = (
+        "_again_at",
+        "_exchange",
+        "_max_reauth_ms",
+        "_mechanism",
+        "_mechanisms",
+        "_previous",
+        "is_bare",
+        "is_required",
+        "session",
+        "state",
+    )
 
     def __init__(
         self,
@@ -63,31 +108,69 @@ class Authentication:
         *,
         is_required: bool = False,
         principal: str = ANONYMOUS,
+        max_reauth_ms: Callable[[str], int] = lambda mechanism: 0,
     ) -> None:
-        """`principal` is that of the client's certificate, for listeners without SASL."""
-        self._mechanisms = mechanisms or {}
+        """`principal` is that of the client's certificate, for listeners without SASL.
+
+        `max_reauth_ms` is the life of a session by its mechanism; 0: no limit.
+        """
+        self._mechanisms = {} if mechanisms is None else mechanisms
+        self._max_reauth_ms = max_reauth_ms
         self._exchange: Exchange | None = None
+        self._mechanism = ""
+        """The mechanism of the present exchange or session."""
+        self._previous: str | None = None
+        """The mechanism of the session that is being replaced."""
+        self._again_at = 0.0
         self.session = ClientSession(principal, None, listener, host)
         self.is_required = is_required
-        self.is_complete = not is_required
-        """Whether the client may send any request."""
+        self.state = LoginState.INITIAL if is_required else LoginState.COMPLETE
+        self.is_bare = False
+        """Whether the client's next frames are tokens without a request around them."""
 
-    def begin(self, mechanism: str) -> list[str]:
-        """Begin an exchange; returns the mechanisms of the listener. Raises ApiError if this one is not among them."""
-        authenticator = self._mechanisms.get(mechanism)
-        if authenticator is None:
-            code = ErrorCode.UNSUPPORTED_SASL_MECHANISM if self.is_required else ErrorCode.ILLEGAL_SASL_STATE
-            raise ApiError(code)
-        self._exchange = authenticator.begin()
-        return list(self._mechanisms)
+    @property
+    def is_complete(self) -> bool:
+        """Whether the client may send any request, unless its session has expired."""
+        return self.state is LoginState.COMPLETE
+
+    @property
+    def is_expired(self) -> bool:
+        expires_at = self.session.expires_at
+        return expires_at is not None and asyncio.get_running_loop().time() >= expires_at
 
     @property
     def mechanisms(self) -> list[str]:
         """The mechanisms to name in a refusal: none if clients need not authenticate."""
         return list(self._mechanisms) if self.is_required else []
 
-    async def step(self, auth_bytes: Bytes) -> bytes:
-        """The response to a SaslAuthenticate. Raises ApiError, after which a new exchange may begin."""
+    def may_begin_again(self) -> bool:
+        """Whether a SaslHandshake begins to replace the session. Call it once for each."""
+        now = asyncio.get_running_loop().time()
+        if self.session.expires_at is None or now < self._again_at:
+            return False
+        self._again_at = now + LEAST_BETWEEN_S
+        return True
+
+    def begin(self, mechanism: str, *, is_bare: bool = False) -> list[str]:
+        """Begin an exchange; returns the mechanisms of the listener. Raises ApiError if this one is not among them."""
+        authenticator = self._mechanisms.get(mechanism)
+        if authenticator is None:
+            code = ErrorCode.UNSUPPORTED_SASL_MECHANISM if self.is_required else ErrorCode.ILLEGAL_SASL_STATE
+            raise ApiError(code)
+        if self.is_required:
+            if self.is_complete:
+                self._previous = self._mechanism
+            self.is_bare = is_bare
+            self.state = LoginState.EXCHANGE
+            if self._previous not in (None, mechanism):
+                self.state = LoginState.WRONG
+                return list(self._mechanisms)
+        self._mechanism = mechanism
+        self._exchange = authenticator.begin()
+        return list(self._mechanisms)
+
+    async def step(self, auth_bytes: Bytes) -> Answer:
+        """The response to one token. Raises ApiError, after which a new exchange may begin."""
         exchange, self._exchange = self._exchange, None
         if exchange is None:
             raise ApiError(
@@ -97,13 +180,41 @@ class Authentication:
         answer, identity = await exchange.step(auth_bytes)
         if identity is None:
             self._exchange = exchange
-        else:
-            self.session = ClientSession(
-                identity.principal,
-                identity.peer_broker,
-                self.session.listener,
-                self.session.host,
-                identity.expires_at,
+            return Answer(answer)
+        if self._previous is not None and identity.principal != self.session.principal:
+            before, after = (
+                name.replace(":", ".", 1) for name in (self.session.principal, identity.principal)
             )
-            self.is_complete = True
-        return answer
+            raise ApiError(
+                ErrorCode.SASL_AUTHENTICATION_FAILED,
+                f"Cannot change principals during re-authentication from {before}: {after}",
+            )
+        lifetime_ms, expires_at = self._lifetime(identity)
+        self.session = ClientSession(
+            identity.principal,
+            identity.peer_broker,
+            self.session.listener,
+            self.session.host,
+            expires_at,
+        )
+        self.state = LoginState.COMPLETE
+        self.is_bare = False
+        return Answer(answer, lifetime_ms)
+
+    def _lifetime(self, identity: Identity) -> tuple[int, float | None]:
+        """In milliseconds, and when it ends. Brokers need not authenticate again."""
+        if identity.peer_broker is not None:
+            return 0, None
+        now = asyncio.get_running_loop().time()
+        limit = self._max_reauth_ms(self._mechanism)
+        lifetimes = [limit] if limit > 0 else []
+        if identity.expires_at is not None:
+            lifetimes.append(max(0, int((identity.expires_at - now) * 1000)))
+        if not lifetimes:
+            return 0, None
+        return min(lifetimes), now + min(lifetimes) / 1000
+
+
+def loop_time(epoch_s: float) -> float:
+    """The loop's time of a time since the epoch."""
+    return asyncio.get_running_loop().time() + epoch_s - time.time()

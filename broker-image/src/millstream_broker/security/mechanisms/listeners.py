@@ -1,0 +1,72 @@
+"""The mechanisms of each listener, from the configuration as it is at the moment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from ...config.config import BrokerConfig, Listener
+from ...config.listener_keys import prefix
+from ...config.sasl_keys import JAAS, PLAIN
+from ..authentication import Authenticator, Mechanisms
+from ..scram_credentials import ScramCredentials, ScramMechanism
+from .inter_broker import MECHANISM
+from .plain import PlainAuthenticator
+from .scram import ScramAuthenticator
+
+
+class ListenerMechanisms(Mapping[str, Authenticator]):
+    """Those of one listener: for clients as enabled there, and the one for brokers."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        listener: Listener,
+        credentials: ScramCredentials,
+        secret: bytes,
+        of_brokers: Authenticator | None,
+    ) -> None:
+        self._config = config.of_listener(listener.name)
+        self._of_brokers = {} if of_brokers is None else {MECHANISM: of_brokers}
+        users = prefix(listener.name, PLAIN) + JAAS
+        self._supported: dict[str, Authenticator] = {
+            PLAIN: PlainAuthenticator(lambda: config.text(users) if config.is_set(users) else None)
+        }
+        for mechanism in ScramMechanism:
+            self._supported[mechanism.label] = ScramAuthenticator(mechanism, credentials, secret)
+        if not listener.has_sasl:
+            self._supported = {}
+
+    def _enabled(self) -> list[str]:
+        enabled = self._config.strings("sasl.enabled.mechanisms")
+        return [name for name in enabled if name in self._supported]
+
+    def __getitem__(self, name: str) -> Authenticator:
+        if name in self._of_brokers:
+            return self._of_brokers[name]
+        if name not in self._enabled():
+            raise KeyError(name)
+        return self._supported[name]
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self._enabled()
+        yield from self._of_brokers
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+def mechanisms_of(
+    config: BrokerConfig,
+    listeners: Iterable[Listener],
+    for_brokers: str,
+    credentials: ScramCredentials,
+    secret: bytes,
+    of_brokers: Authenticator,
+) -> dict[str, Mechanisms]:
+    """Those of each listener, by its name; only the listener `for_brokers` has the mechanism of brokers."""
+    return {
+        listener.name: ListenerMechanisms(
+            config, listener, credentials, secret, of_brokers if listener.name == for_brokers else None
+        )
+        for listener in listeners
+    }

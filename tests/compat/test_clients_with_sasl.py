@@ -1,0 +1,138 @@
+"""Clients log in by each mechanism, after Kafka's own tool has added their user; a wrong password is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiokafka import AIOKafkaProducer
+from aiokafka.errors import KafkaError as AioKafkaError
+from confluent_kafka import Consumer, KafkaError, Producer
+from confluent_kafka.admin import AdminClient
+from kafka import KafkaProducer
+from kafka.errors import KafkaError as PythonKafkaError
+
+from millstream_harness.in_process_broker import InProcessBroker
+from millstream_harness.java import run_kafka_tool
+from millstream_harness.scenario import unique
+
+pytestmark = pytest.mark.soak
+
+USER, PASSWORD = "alice", "a=secret, of alice"
+MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+MODULES = "org.apache.kafka.common.security"
+JAVA_MODULES = {
+    "PLAIN": f"{MODULES}.plain.PlainLoginModule",
+    "SCRAM-SHA-256": f"{MODULES}.scram.ScramLoginModule",
+    "SCRAM-SHA-512": f"{MODULES}.scram.ScramLoginModule",
+}
+CONFIG = {
+    "listeners": "PLAINTEXT://127.0.0.1:0,CLEAR://127.0.0.1:0",
+    "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CLEAR:SASL_PLAINTEXT",
+    "listener.name.clear.sasl.enabled.mechanisms": ",".join(MECHANISMS),
+    "listener.name.clear.plain.sasl.jaas.config": f'{JAVA_MODULES["PLAIN"]} required user_{USER}="{PASSWORD}";',
+    "listener.name.clear.connections.max.reauth.ms": "60000",
+}
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InProcessBroker]:
+    with InProcessBroker(tmp_path_factory.mktemp("sasl"), CONFIG) as broker:
+        asked = ("--bootstrap-server", broker.bootstrap, "--entity-type", "users", "--entity-name", USER)
+        for name in MECHANISMS[1:]:  # as with Kafka, one request changes one credential of a user
+            config = f"{name}=[iterations=8192,password={password(name)}]"
+            run_kafka_tool("configs", *asked, "--alter", "--add-config", config)
+        shown = run_kafka_tool("configs", *asked, "--describe").stdout
+        assert "SCRAM-SHA-256=iterations=8192" in shown
+        assert "SCRAM-SHA-512=iterations=8192" in shown
+        yield broker
+
+
+@pytest.fixture
+def bootstrap(broker: InProcessBroker) -> str:
+    (record,) = broker.on_loop.broker.replicas.metadata.state.brokers.values()
+    return next(f"127.0.0.1:{listener.port}" for listener in record.listeners if listener.name == "CLEAR")
+
+
+def password(mechanism: str) -> str:
+    return PASSWORD if mechanism == "PLAIN" else PASSWORD.replace(",", "")
+
+
+def librdkafka(bootstrap: str, mechanism: str, secret: str) -> dict[str, Any]:
+    return {
+        "bootstrap.servers": bootstrap,
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": mechanism,
+        "sasl.username": USER,
+        "sasl.password": secret,
+    }
+
+
+def python(bootstrap: str, mechanism: str, secret: str) -> dict[str, Any]:
+    return {
+        "bootstrap_servers": bootstrap,
+        "security_protocol": "SASL_PLAINTEXT",
+        "sasl_mechanism": mechanism,
+        "sasl_plain_username": USER,
+        "sasl_plain_password": secret,
+    }
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+async def test_each_client_produces(bootstrap: str, mechanism: str) -> None:
+    topic = unique("sasl")
+    producer = Producer(librdkafka(bootstrap, mechanism, password(mechanism)))
+    producer.produce(topic, b"librdkafka")
+    assert producer.flush(30) == 0
+    kafka_python = KafkaProducer(**python(bootstrap, mechanism, password(mechanism)))
+    kafka_python.send(topic, b"kafka-python").get(30)
+    kafka_python.close()
+    aio = AIOKafkaProducer(**python(bootstrap, mechanism, password(mechanism)))
+    await aio.start()
+    await aio.send_and_wait(topic, b"aiokafka")
+    await aio.stop()
+    consumer = Consumer(
+        {
+            **librdkafka(bootstrap, mechanism, password(mechanism)),
+            "group.id": topic,
+            "auto.offset.reset": "earliest",
+        }
+    )
+    consumer.subscribe([topic])
+    found = [message.value() for message in consumer.consume(3, timeout=60)]
+    consumer.close()
+    assert found == [b"librdkafka", b"kafka-python", b"aiokafka"]
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+async def test_each_client_reports_a_wrong_password(bootstrap: str, mechanism: str) -> None:
+    errors: list[KafkaError] = []
+    admin = AdminClient({**librdkafka(bootstrap, mechanism, "wrong"), "error_cb": errors.append})
+    while not errors:
+        admin.poll(0.1)
+    assert errors[0].code() == KafkaError._AUTHENTICATION
+    with pytest.raises(PythonKafkaError):
+        KafkaProducer(**python(bootstrap, mechanism, "wrong"), bootstrap_timeout_ms=5000)
+    aio = AIOKafkaProducer(**python(bootstrap, mechanism, "wrong"))
+    with pytest.raises(AioKafkaError):
+        await aio.start()
+    await aio.stop()
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_java_produces_and_consumes(bootstrap: str, mechanism: str, tmp_path: Path) -> None:
+    topic = unique("sasl-java")
+    properties = tmp_path / "client.properties"
+    properties.write_text(
+        f"security.protocol=SASL_PLAINTEXT\nsasl.mechanism={mechanism}\n"
+        f'sasl.jaas.config={JAVA_MODULES[mechanism]} required username="{USER}" password="{password(mechanism)}";\n'
+    )
+    config = "--command-config"
+    asked = ("--bootstrap-server", bootstrap, "--topic", topic)
+    run_kafka_tool("console-producer", *asked, config, str(properties), stdin="one\ntwo\n")
+    consumed = run_kafka_tool(
+        "console-consumer", *asked, config, str(properties), "--from-beginning", "--max-messages", "2"
+    )
+    assert consumed.stdout.split() == ["one", "two"]
