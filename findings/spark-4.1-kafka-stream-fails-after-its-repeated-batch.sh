@@ -5,10 +5,12 @@
 # repeats the batch, and the sink gets all rows. Then the query ends with a NullPointerException from the source's metrics,
 # because the newest offsets were not read in a run that only repeats. A third start ends well: the batch was committed. So a
 # scheduler reports a failed run whose rows are in the table, and one that cleans up after failures removes good rows.
-# Spark 4.0.0 ends the second run well.
+# Spark 4.0.0 ends the second run well, and so does 4.1.1 with the Kafka source of 4.1.3, which differs in this alone
+# (SPARK-55271).
 #
-# Seen: "4.0.0: first failed, rows 10, second ended well, third ended well" and
-# "4.1.1: first failed, rows 10, second failed: NullPointerException, third ended well".
+# Seen: "4.0.0 with 4.0.0: first failed, rows 10, second ended well, third ended well",
+# "4.1.1 with 4.1.1: first failed, rows 10, second failed: NullPointerException, third ended well", and for "4.1.1 with 4.1.3"
+# as for 4.0.0.
 #
 # Needs Java 17, Maven, Python 3.11 and a free pair of ports; installs 900 MB, takes some minutes. Fails if this changes.
 set -euo pipefail
@@ -60,7 +62,8 @@ import sys
 
 from pyspark.sql import DataFrame, SparkSession
 
-bootstrap, jars, name = sys.argv[1:]
+bootstrap, jars, source_version = sys.argv[1:]
+name = f"numbers-{source_version}"
 spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").config("spark.jars", jars).getOrCreate()
 kafka = {"kafka.bootstrap.servers": bootstrap}
 numbers = spark.range(10).selectExpr("cast(id as string) as value")
@@ -85,17 +88,26 @@ for start, sink in (("first", refuses), ("second", takes), ("third", takes)):
     except Exception as error:
         null = "because the return value of" in str(error) and "is null" in str(error)
         seen.append(f"{start} failed" + (": NullPointerException" if null else ""))
-print(f"{spark.version}: {', '.join(seen)}")
+print(f"{spark.version} with {source_version}: {', '.join(seen)}")
 PY
 for version in 4.0.0 4.1.1; do
-  fetch "connector-$version" "org.apache.spark:spark-sql-kafka-0-10_2.13:$version"
+  fetch "source-$version" "org.apache.spark:spark-sql-kafka-0-10_2.13:$version"
   python3 -m venv "venv-$version"
   "venv-$version/bin/pip" install --quiet --disable-pip-version-check setuptools "pyspark==$version"
+done
+mkdir source-4.1.3
+cp source-4.1.1/* source-4.1.3
+rm source-4.1.3/spark-sql-kafka*
+mvn -B -q dependency:copy -Dartifact=org.apache.spark:spark-sql-kafka-0-10_2.13:4.1.3 -DoutputDirectory="$folder/source-4.1.3"
+
+for pair in 4.0.0:4.0.0 4.1.1:4.1.1 4.1.1:4.1.3; do
+  IFS=: read -r version source <<<"$pair"
   jars=
-  for jar in "connector-$version"/*.jar; do
+  for jar in "source-$source"/*.jar; do
     case $jar in */spark-sql-kafka* | */spark-token* | */kafka-clients* | */commons-pool2*) jars=$jars,$folder/$jar ;; esac
   done
-  "venv-$version/bin/python" stream.py "127.0.0.1:$client" "${jars#,}" "numbers-$version" 2>>errors | tee -a seen
+  "venv-$version/bin/python" stream.py "127.0.0.1:$client" "${jars#,}" "$source" 2>>errors | tee -a seen
 done
-[ "$(cat seen)" = "4.0.0: first failed, rows 10, second ended well, third ended well
-4.1.1: first failed, rows 10, second failed: NullPointerException, third ended well" ]
+[ "$(cat seen)" = "4.0.0 with 4.0.0: first failed, rows 10, second ended well, third ended well
+4.1.1 with 4.1.1: first failed, rows 10, second failed: NullPointerException, third ended well
+4.1.1 with 4.1.3: first failed, rows 10, second ended well, third ended well" ]

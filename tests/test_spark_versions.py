@@ -26,11 +26,12 @@ def test_files_name_the_pinned_spark(path: str) -> None:
     assert versions == {properties(POM)["spark.version"]}
 
 
-def test_iceberg_runtime_is_for_the_pinned_spark() -> None:
+def test_jars_are_for_the_pinned_spark() -> None:
     pinned = properties(POM)
-    assert pinned["spark.version"].startswith(f"{pinned['spark.minor']}.")
-    artifact = "iceberg-spark-runtime-"
-    assert POM.read_text().count(artifact) == POM.read_text().count(f"{artifact}${{spark.minor}}_") == 1
+    for name in ("spark.version", "spark-kafka.version"):
+        assert pinned[name].startswith(f"{pinned['spark.minor']}.")
+    for artifact in ("delta-spark_", "iceberg-spark-runtime-"):
+        assert POM.read_text().count(artifact) == POM.read_text().count(f"{artifact}${{spark.minor}}_") == 1
 
 
 def test_image_of_the_test_cluster_has_the_pinned_spark() -> None:
@@ -38,8 +39,3 @@ def test_image_of_the_test_cluster_has_the_pinned_spark() -> None:
     (line,) = re.findall(r"^ *spark=\$\((.*)\)$", (ROOT / ".ci/run").read_text(), re.MULTILINE)
     assert line == "sed -n 's|.*<spark.version>\\(.*\\)</spark.version>.*|\\1|p' spark-operator-jobs/pom.xml"
     assert '"$cluster/image" spark "$spark"' in (ROOT / ".ci/run").read_text()
-
-
-def test_catalog_of_tests_has_the_tables_iceberg() -> None:
-    catalog = properties(ROOT / "tests/jobs/iceberg-rest/pom.xml")
-    assert catalog["iceberg.version"] == properties(POM)["iceberg.version"]

@@ -181,7 +181,8 @@ def _partition(partitioner: str, partitions: int) -> Column:
     if partitioner == "CRC32":
         number = F.crc32("key") % partitions
     else:
-        number = F.udf(murmur2, IntegerType())("key") % partitions
+        # PySpark would read the hints of a function, and warns about a union such as `bytes | None`; a lambda has none.
+        number = F.udf(lambda key: murmur2(key), IntegerType())("key") % partitions
     return F.when(F.col("key").isNull(), turn).otherwise(number.cast("int"))
 
 

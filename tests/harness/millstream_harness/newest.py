@@ -6,7 +6,7 @@ Maven and pip-compile choose the newest release; what is no release, such as 4.2
 that changes.
 
 kafka    Apache Kafka, in `bench/kafka/pom.xml`; a release may lack MirrorMaker 2
-spark    Spark, and the jars for it in `spark-operator-jobs/pom.xml`: Delta and Iceberg for its minor version
+spark    Spark, and the jars of `spark-operator-jobs/pom.xml` for its minor version: its Kafka source, Delta, Iceberg
 python   the packages of `requirements-dev.txt` and of the images; with names, only these. PySpark stays that of the pom
 """
 
@@ -21,7 +21,6 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[3]
 KAFKA = Path("bench/kafka/pom.xml")
 SPARK = Path("spark-operator-jobs/pom.xml")
-REST = Path("tests/jobs/iceberg-rest/pom.xml")
 PYPROJECTS = [
     Path(folder, "pyproject.toml") for folder in ("broker-image", "client", "kafka-protocol", "operator")
 ]
@@ -100,11 +99,10 @@ def spark() -> None:
     pom = ROOT / SPARK
     update(SPARK, ["spark.version"])
     new = property_of(pom.read_text(), "spark.version")
-    pom.write_text(with_property(pom.read_text(), "spark.minor", new.rpartition(".")[0]))
+    for name, value in (("spark.minor", new.rpartition(".")[0]), ("spark-kafka.version", new)):
+        pom.write_text(with_property(pom.read_text(), name, value))
+    update(SPARK, ["spark-kafka.version"], "-DallowMinorUpdates=false")
     update(SPARK, ["delta.version", "iceberg.version"])
-    rest = ROOT / REST
-    iceberg = property_of(pom.read_text(), "iceberg.version")
-    rest.write_text(with_property(rest.read_text(), "iceberg.version", iceberg))
     for name, pattern in SPARK_PINS.items():
         path = ROOT / name
         path.write_text(with_version(path.read_text(), pattern, new))

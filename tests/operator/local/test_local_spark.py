@@ -16,7 +16,7 @@ from millstream_operator.models.load import Run
 from millstream_operator.reconcile.load.plan import RunState
 
 ADVICE = "run `make jars` in Millstream's repository, or name"
-KAFKA, DELTA = "spark-sql-kafka-0-10_2.13-4.0.0.jar", "delta-spark_2.13-4.0.0.jar"
+KAFKA, DELTA = "spark-sql-kafka-0-10_2.13-4.1.1.jar", "delta-spark_4.1_2.13-4.3.1.jar"
 
 
 def load(**output: Any) -> BatchLoad:
@@ -72,9 +72,9 @@ def test_spark_downloads_its_kafka_source_alone(tmp_path: Path, monkeypatch: pyt
 
 def test_a_failed_download_says_what_to_do(tmp_path: Path) -> None:
     log = tmp_path / "spark.log"
-    log.write_text("WARNINGS\n:: org.apache.spark#spark-avro_2.13;4.0.0: not found\n")
+    log.write_text("WARNINGS\n:: org.apache.spark#spark-avro_2.13;4.1.1: not found\n")
     assert spark.unreported(1, log) == f"Spark ended with status 1; its log is {log}"
-    log.write_text("Exception: [unresolved dependency: org.apache.spark#spark-avro_2.13;4.0.0: not found]\n")
+    log.write_text("Exception: [unresolved dependency: org.apache.spark#spark-avro_2.13;4.1.1: not found]\n")
     assert ADVICE in spark.unreported(1, log)
 
 

@@ -35,7 +35,7 @@ CATALOG_CREDENTIALS = ("CATALOG_USER", "CATALOG_PASSWORD", "CATALOG_CREDENTIAL",
 REQUIRED = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 Role = Literal["driver", "executor"]
 
-SPARK_VERSION = "4.0.0"
+SPARK_VERSION = "4.1.1"
 APPLICATION = "/opt/millstream/load.py"  # in the image
 SERVICE_ACCOUNT = "millstream-spark"
 USER = 185  # the user of Spark's images

@@ -92,10 +92,9 @@ def messages(source: DataFrame, value: Value) -> Parsed:
     schema = _struct(message_type(descriptors, name).DESCRIPTOR, ())
     check_names((field.name for field in schema), f"value.message: {name}")
 
-    def read(value: bytes | None) -> tuple[Any, ...] | None:
-        return None if value is None else row(descriptors, name, bytes(value))
-
-    parsed = source.withColumn("parsed", F.udf(read, _sent(schema))("value"))
+    # PySpark would read the hints of a function, and warns about a union such as `bytes | None`; a lambda has none.
+    read = F.udf(lambda sent: None if sent is None else row(descriptors, name, bytes(sent)), _sent(schema))
+    parsed = source.withColumn("parsed", read("value"))
     columns = {
         field.name: _received(F.col("parsed").getField(field.name), field.dataType) for field in schema
     }

@@ -298,7 +298,7 @@ class IcebergOutput:
         """The rows that a snapshot added to its parent."""
         reader = self._spark.read
         if snapshot["parent_id"] is None:
-            return reader.option("snapshot-id", snapshot["snapshot_id"]).table(self._table)
+            return reader.option("versionAsOf", snapshot["snapshot_id"]).table(self._table)
         reader = reader.option("start-snapshot-id", snapshot["parent_id"])
         return reader.option("end-snapshot-id", snapshot["snapshot_id"]).table(self._table)
 
