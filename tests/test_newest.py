@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -30,6 +32,52 @@ case "$1 $2" in
 "issue list") case "$*" in *spark*) echo 7 ;; esac ;;
 esac
 """
+MVN = """#!/usr/bin/env python3
+import re, sys
+from pathlib import Path
+
+options = dict(word.partition("=")[::2] for word in sys.argv[1:])
+pom = Path(sys.argv[sys.argv.index("-f") + 1])
+text = pom.read_text()
+if "dependency:resolve" in options:
+    absent = re.search("<spark.minor>(4.[34])<", text)
+    if absent:
+        print("[WARNING] The POM for org.other:other_4.9_2.13:jar:4.0.0 is missing")
+        print(f"[ERROR] Failed: org.tables:tables_{absent[1]}_2.13:jar:1.0.0 was not found in https://maven")
+    sys.exit(1 if absent else 0)
+new = {"delta.version": "4.9.0", "iceberg.version": "1.90.0", "spark-kafka.version": ""}
+for name in options["-DincludeProperties"].split(","):
+    value = new.get(name)
+    if name == "spark.version":
+        ignored = options["-Dmaven.version.ignore"]
+        value = next(version for version in SPARKS if not re.fullmatch(ignored, version))
+    if value:
+        text = re.sub(f"<{name}>.*</{name}>", f"<{name}>{value}</{name}>", text)
+pom.write_text(text)
+"""
+"""Maven for releases that do not exist: of `SPARKS` it has no tables for 4.3 and 4.4."""
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The files that name a version of Spark, which a test may change."""
+    for name in (newest.SPARK, *newest.SPARK_PINS):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    monkeypatch.setattr(newest, "ROOT", tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def sparks(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    def releases(*versions: str) -> None:
+        mvn = checkout / "bin/mvn"
+        mvn.parent.mkdir(exist_ok=True)
+        mvn.write_text(MVN.replace("SPARKS", repr(versions)))
+        mvn.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{mvn.parent}:{os.environ['PATH']}")
+
+    return releases
 
 
 @pytest.mark.parametrize(
@@ -67,6 +115,45 @@ def test_version_of_spark_in_each_file(path: str) -> None:
     assert set(re.findall(pattern, changed, re.MULTILINE)) == {"9.8.7"}
     before = newest.property_of((ROOT / newest.SPARK).read_text(), "spark.version")
     assert newest.with_version(changed, pattern, before) == text
+
+
+@pytest.mark.parametrize(
+    ("releases", "chosen"),
+    [
+        (("4.4.0-rc1", "4.2.7"), "4.2.7"),
+        (("4.4.1", "4.3.0", "4.2.7", "4.1.1"), "4.2.7"),
+        (("4.4.1", "4.1.9"), "4.1.9"),
+    ],
+)
+def test_newest_spark_is_that_with_all_jars(
+    releases: tuple[str, ...],
+    chosen: str,
+    checkout: Path,
+    sparks: Callable[..., None],
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    sparks(*releases)
+    newest.spark()
+    pom = (checkout / newest.SPARK).read_text()
+    names = ("spark.version", "spark.minor", "delta.version", "iceberg.version")
+    assert [newest.property_of(pom, name) for name in names] == [chosen, chosen[:3], "4.9.0", "1.90.0"]
+    for name, pattern in newest.SPARK_PINS.items():
+        assert set(re.findall(pattern, (checkout / name).read_text(), re.MULTILINE)) == {chosen}
+    left_out = [release for release in releases if re.match(r"4\.[34]\.\d+$", release)]
+    assert capfd.readouterr().out.splitlines() == [
+        f"Spark {release} is left out: Maven has no org.tables:tables_{release[:3]}_2.13:jar:1.0.0"
+        for release in left_out
+    ]
+
+
+def test_incomplete_jars_of_the_pinned_spark_are_an_error(
+    checkout: Path, sparks: Callable[..., None]
+) -> None:
+    pom = checkout / newest.SPARK
+    pom.write_text(newest.with_property(pom.read_text(), "spark.minor", "4.3"))
+    sparks("4.4.0", "4.3.9")
+    with pytest.raises(SystemExit, match=r"the jars of the pinned Spark, 4\.3, are incomplete"):
+        newest.spark()
 
 
 def test_python_packages_are_pinned_as_the_new_lock_has_them() -> None:

@@ -6,7 +6,8 @@ Maven and pip-compile choose the newest release; what is no release, such as 4.2
 that changes.
 
 kafka    Apache Kafka, in `bench/kafka/pom.xml`; a release may lack MirrorMaker 2
-spark    Spark, and the jars of `spark-operator-jobs/pom.xml` for its minor version: its Kafka source, Delta, Iceberg
+spark    Spark, and the jars of `spark-operator-jobs/pom.xml` for its minor version: its Kafka source, Delta, Iceberg. A
+         minor version for which one of them has no jars yet is left out
 python   the packages of `requirements-dev.txt` and of the images; with names, only these. PySpark stays that of the pom
 """
 
@@ -37,7 +38,9 @@ SPARK_PINS = {
 }
 """Files that repeat the pom's version of Spark, and the pattern of the version there."""
 NO_RELEASE = r".*[-.](?i:alpha|beta|m|rc|preview|snapshot)[-.]?\d*.*"
+MAVEN = ("mvn", "-B", "-Dstyle.color=never")
 PLUGIN = "org.codehaus.mojo:versions-maven-plugin:2.18.0:update-properties"
+NOT_FOUND = re.compile(r"^\[ERROR\].*?([\w.-]+:[\w.-]+:jar:[\w.-]+)", re.MULTILINE)
 PINNED = re.compile(r'"([A-Za-z0-9._-]+)(\[[^\]]*\])?==([^";\s]+)')
 
 
@@ -85,10 +88,21 @@ def run(*command: str) -> None:
     subprocess.run(command, cwd=ROOT, check=True)
 
 
-def update(pom: Path, properties: Sequence[str], *options: str) -> None:
+def update(pom: Path, properties: Sequence[str], *options: str, ignored: str = NO_RELEASE) -> None:
     """Maven sets these properties of a pom to the newest release that all artifacts with this version have."""
     ours = [f"-DincludeProperties={','.join(properties)}", "-DgenerateBackupPoms=false"]
-    run("mvn", "-B", "-q", "-f", str(pom), PLUGIN, *ours, f"-Dmaven.version.ignore={NO_RELEASE}", *options)
+    run(*MAVEN, "-q", "-f", str(pom), PLUGIN, *ours, f"-Dmaven.version.ignore={ignored}", *options)
+
+
+def missing(pom: Path) -> list[str]:
+    """The artifacts of a pom that Maven does not find."""
+    command = [*MAVEN, "-f", str(pom), "dependency:resolve"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode == 0:
+        return []
+    found = sorted(set(NOT_FOUND.findall(done.stdout)))
+    assert found, done.stdout + done.stderr
+    return found
 
 
 def kafka() -> None:
@@ -96,13 +110,25 @@ def kafka() -> None:
 
 
 def spark() -> None:
+    """The newest Spark for whose minor version there are all jars."""
     pom = ROOT / SPARK
-    update(SPARK, ["spark.version"])
-    new = property_of(pom.read_text(), "spark.version")
-    for name, value in (("spark.minor", new.rpartition(".")[0]), ("spark-kafka.version", new)):
-        pom.write_text(with_property(pom.read_text(), name, value))
-    update(SPARK, ["spark-kafka.version"], "-DallowMinorUpdates=false")
-    update(SPARK, ["delta.version", "iceberg.version"])
+    before, ignored = pom.read_text(), NO_RELEASE
+    while True:
+        update(SPARK, ["spark.version"], ignored=ignored)
+        new = property_of(pom.read_text(), "spark.version")
+        minor = new.rpartition(".")[0]
+        for name, value in (("spark.minor", minor), ("spark-kafka.version", new)):
+            pom.write_text(with_property(pom.read_text(), name, value))
+        update(SPARK, ["spark-kafka.version"], "-DallowMinorUpdates=false")
+        update(SPARK, ["delta.version", "iceberg.version"])
+        absent = missing(SPARK)
+        if not absent:
+            break
+        print(f"Spark {new} is left out: Maven has no {', '.join(absent)}", flush=True)
+        if minor == property_of(before, "spark.minor"):
+            raise SystemExit(f"newest: the jars of the pinned Spark, {minor}, are incomplete")
+        pom.write_text(before)
+        ignored += rf"|{re.escape(minor)}\..*"
     for name, pattern in SPARK_PINS.items():
         path = ROOT / name
         path.write_text(with_version(path.read_text(), pattern, new))
