@@ -195,7 +195,9 @@ class Broker:
                 partition.topic, partition.topic_id, partition.index, stored.leader_epoch, stored.version
             ),
         )
-        self.fetch_sessions = Sessions(self.replicas, self._alter_partition, _fetch_settings(config))
+        self.fetch_sessions = Sessions(
+            self.replicas, self._alter_partition, _fetch_settings(config), self.authorizer
+        )
         self.replica_manager = ReplicaManager(
             self.replicas,
             logs,

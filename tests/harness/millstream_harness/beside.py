@@ -74,8 +74,10 @@ class Answers(NamedTuple):
 class Peer:
     """One of the two brokers, with a connection that reconnects when the peer closes it."""
 
-    def __init__(self, name: str, bootstrap: str) -> None:
+    def __init__(self, name: str, bootstrap: str, source: str = "") -> None:
+        """`source`: see `Wire`."""
         self.name = name
+        self.source = source
         self.bootstrap = bootstrap
         self.port = int(bootstrap.rsplit(":", 1)[1])
         self.kept: dict[str, Any] = {}
@@ -88,7 +90,7 @@ class Peer:
     @property
     def wire(self) -> Wire:
         if self._wire is None:
-            self._wire = Wire(self.bootstrap)
+            self._wire = Wire(self.bootstrap, source=self.source)
         return self._wire
 
     def disconnect(self) -> None:
@@ -149,9 +151,10 @@ class Peer:
 class Beside:
     """Millstream beside Apache Kafka."""
 
-    def __init__(self, ours: str, kafka: str) -> None:
-        self.ours = Peer("Millstream", ours)
-        self.kafka = Peer("Kafka", kafka)
+    def __init__(self, ours: str, kafka: str, source: str = "") -> None:
+        """`source`: see `Wire`."""
+        self.ours = Peer("Millstream", ours, source)
+        self.kafka = Peer("Kafka", kafka, source)
         self.peers = (self.ours, self.kafka)
 
     def close(self) -> None:

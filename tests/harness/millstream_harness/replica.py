@@ -29,6 +29,7 @@ from millstream_broker.replication.replicas import Replicas
 from millstream_broker.runtime.request_memory import RequestMemory
 from millstream_broker.runtime.stats import Stats
 from millstream_broker.runtime.steps import to_the_end
+from millstream_broker.security.acl.authorizer import Authorizer
 from millstream_broker.topic_rules.internal_topics import OFFSETS_TOPIC
 from millstream_harness.clients import FetchingClient
 from millstream_harness.virtual_time import turns
@@ -346,7 +347,7 @@ class Replicating:
         max_lag_s = settings.integer("replica.lag.time.max.ms") / 1000
         self.alter_partition = AlterPartitionManager(self.replicas, self.coordination, self.stats, max_lag_s)
         limits = FetchSettings(settings.integer("fetch.max.bytes"), 600.0, 1000, selects_by_rack=False)
-        self.sessions = Sessions(self.replicas, self.alter_partition, limits)
+        self.sessions = Sessions(self.replicas, self.alter_partition, limits, Authorizer())
         peers: Any = self.peers
         self.manager = ReplicaManager(
             self.replicas,

@@ -26,9 +26,12 @@ TIMEOUT_S = LEADER_S = 60.0
 class Wire:
     """One connection. ``call`` sends a request and waits; ``send`` and ``receive`` do each half, for pipelines."""
 
-    def __init__(self, bootstrap: str, client_id: str = "wire") -> None:
+    def __init__(self, bootstrap: str, client_id: str = "wire", source: str = "") -> None:
+        """`source`: the address to connect from, such as 127.0.0.2; by default, the system's choice."""
         host, port = bootstrap.split(",")[0].split("://")[-1].rsplit(":", 1)
-        self.socket = socket.create_connection((host.strip("[]"), int(port)), timeout=TIMEOUT_S)
+        self.socket = socket.create_connection(
+            (host.strip("[]"), int(port)), timeout=TIMEOUT_S, source_address=(source, 0) if source else None
+        )
         self.client_id = client_id
         self._number = 0
         self._sent: list[tuple[Api[Any, Any], int, int]] = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
+from millstream_kafka.acl import AclOperation
 from millstream_kafka.protocol import alter_configs
 from millstream_kafka.protocol.alter_configs import (
     AlterConfigsRequest,
@@ -17,16 +18,22 @@ from millstream_kafka.protocol.errors import ApiError
 from ..administration.configs import ConfigAdministrator, Overrides
 from ..network.handlers import RequestContext, handler
 from ..runtime.slices import cooperatively
+from ..security.acl.authorizer import Authorizer
+from ..security.acl.config_rights import check_configuration, rights_on_configuration
+from ..security.session import ClientSession
 from ..topic_rules.mirrored_topics import check_replaced
 
 
-@handler(alter_configs.API)
+@handler(alter_configs.API, rights=rights_on_configuration(AclOperation.ALTER_CONFIGS))
 async def handle(
-    config_administrator: ConfigAdministrator, context: RequestContext, request: AlterConfigsRequest
+    authorizer: Authorizer,
+    config_administrator: ConfigAdministrator,
+    context: RequestContext,
+    request: AlterConfigsRequest,
 ) -> AlterConfigsResponse:
     return AlterConfigsResponse(
         responses=[
-            await _alter(config_administrator, resource, request.validate_only)
+            await _alter(authorizer, config_administrator, context.session, resource, request.validate_only)
             async for resource in cooperatively(request.resources)
         ]
     )
@@ -38,10 +45,17 @@ def _replaced(given: Overrides, before: Mapping[str, str]) -> Overrides:
 
 
 async def _alter(
-    config_administrator: ConfigAdministrator, resource: AlterConfigsResource, validate_only: bool
+    authorizer: Authorizer,
+    config_administrator: ConfigAdministrator,
+    session: ClientSession,
+    resource: AlterConfigsResource,
+    validate_only: bool,
 ) -> AlterConfigsResourceResponse:
     answer = AlterConfigsResourceResponse(0, None, resource.resource_type, resource.resource_name)
     try:
+        check_configuration(
+            authorizer, session, AclOperation.ALTER_CONFIGS, resource.resource_type, resource.resource_name
+        )
         given = [(entry.name, entry.value) for entry in resource.configs]
         await config_administrator.change(
             resource.resource_type,

@@ -22,7 +22,24 @@ from ..runtime.slices import cooperatively
 from ..security.acl.rights import on_cluster
 
 
-@handler(alter_partition_reassignments.API, rights=[on_cluster(AclOperation.ALTER)])
+def _refused(
+    request: AlterPartitionReassignmentsRequest, error: ApiError
+) -> AlterPartitionReassignmentsResponse:
+    return AlterPartitionReassignmentsResponse(
+        allow_replication_factor_change=request.allow_replication_factor_change,
+        error_code=error.code,
+        error_message=error.message,
+        responses=[
+            ReassignableTopicResponse(
+                topic.name,
+                [_response(partition.partition_index, error) for partition in topic.partitions],
+            )
+            for topic in request.topics
+        ],
+    )
+
+
+@handler(alter_partition_reassignments.API, rights=[on_cluster(AclOperation.ALTER)], refused=_refused)
 async def handle(
     forwarding: Forwarding,
     controllership: Controllership,

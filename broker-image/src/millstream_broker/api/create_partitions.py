@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
+from millstream_kafka.acl import AclOperation, ResourceType
 from millstream_kafka.protocol import create_partitions
 from millstream_kafka.protocol.create_partitions import (
     CreatePartitionsRequest,
@@ -18,6 +19,8 @@ from millstream_kafka.protocol.errors import ApiError, ErrorCode
 from ..administration.topics import TopicAdministrator
 from ..coordination import PartitionRecord
 from ..network.handlers import RequestContext, handler
+from ..security.acl.authorizer import Authorizer
+from ..security.acl.rights import Right
 from ..security.quotas.mutations import Mutations
 from ..security.quotas.quotas import Quotas
 
@@ -25,8 +28,9 @@ STRICT_SINCE = 3
 """The first version whose clients know THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
 
 
-@handler(create_partitions.API)
+@handler(create_partitions.API, rights=[Right(AclOperation.ALTER, ResourceType.TOPIC, "each topic")])
 async def handle(
+    authorizer: Authorizer,
     topic_administrator: TopicAdministrator,
     quotas: Quotas,
     context: RequestContext,
@@ -34,7 +38,12 @@ async def handle(
 ) -> CreatePartitionsResponse:
     named = Counter(topic.name for topic in request.topics)
     topics = {topic.name: topic for topic in request.topics}
-    planned, failed = await asyncio.to_thread(_plan, topic_administrator, topics, named)
+    refused = {
+        name
+        for name in topics
+        if not authorizer.allows(context.session, AclOperation.ALTER, ResourceType.TOPIC, name)
+    }
+    planned, failed = await asyncio.to_thread(_plan, topic_administrator, topics, named, refused)
     mutations = Mutations(
         quotas, context.session, context.client_id, quotas.now_ms(), is_strict=context.version >= STRICT_SINCE
     )
@@ -58,7 +67,10 @@ async def handle(
 
 
 def _plan(
-    topic_administrator: TopicAdministrator, topics: Mapping[str, CreatePartitionsTopic], named: Counter[str]
+    topic_administrator: TopicAdministrator,
+    topics: Mapping[str, CreatePartitionsTopic],
+    named: Counter[str],
+    refused: Collection[str],
 ) -> tuple[dict[str, tuple[PartitionRecord, ...]], dict[str, ApiError]]:
     """The new partitions of each topic, and the topics that are refused. In a thread, as there may be many."""
     planned: dict[str, tuple[PartitionRecord, ...]] = {}
@@ -67,6 +79,8 @@ def _plan(
         try:
             if named[name] > 1:
                 raise ApiError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+            if name in refused:
+                raise ApiError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
             assignments = (
                 None
                 if topic.assignments is None

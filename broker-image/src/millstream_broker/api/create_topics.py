@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from millstream_kafka.acl import AclOperation, ResourceType
 from millstream_kafka.protocol import create_topics
 from millstream_kafka.protocol.create_topics import (
     CONFIG,
@@ -26,15 +27,36 @@ from ..coordination import TopicRecord
 from ..metadata.effective_configs import EffectiveConfigs
 from ..network.handlers import RequestContext, handler
 from ..runtime.slices import cooperatively
+from ..security.acl.authorizer import Authorizer
+from ..security.acl.rights import Right
 from ..security.quotas.mutations import Mutations
 from ..security.quotas.quotas import Quotas
 
+CREATE, TOPIC = AclOperation.CREATE, ResourceType.TOPIC
 STRICT_SINCE = 6
 """The first version whose clients know THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
 
 
-@handler(create_topics.API)
+@handler(
+    create_topics.API,
+    rights=[
+        Right(
+            CREATE,
+            ResourceType.CLUSTER,
+            "the cluster, for all topics",
+            without="Create on each topic is needed",
+        ),
+        Right(CREATE, TOPIC, "each topic"),
+        Right(
+            AclOperation.DESCRIBE_CONFIGS,
+            TOPIC,
+            "each topic, to see its configuration",
+            without="TOPIC_AUTHORIZATION_FAILED in `topic_config_error_code` of the created topic",
+        ),
+    ],
+)
 async def handle(
+    authorizer: Authorizer,
     topic_administrator: TopicAdministrator,
     configs: EffectiveConfigs,
     quotas: Quotas,
@@ -43,12 +65,16 @@ async def handle(
 ) -> CreateTopicsResponse:
     named = Counter(topic.name for topic in request.topics)
     too_many = _check_total(request)
+    session = context.session
+    may_all = authorizer.allows_on_cluster(session, CREATE)
     results: dict[str, CreatableTopicResult] = {}
     new: list[NewTopic] = []
     async for topic in cooperatively(request.topics):
         try:
             if named[topic.name] > 1:
                 raise ApiError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+            if not may_all:
+                authorizer.check(session, CREATE, TOPIC, topic.name)
             if too_many is not None:
                 raise too_many
             new.append(_new_topic(topic))
@@ -66,8 +92,10 @@ async def handle(
     async for planned, outcome in cooperatively(zip(new, created, strict=True)):
         if isinstance(outcome, ApiError):
             results[planned.name] = _refused(planned.name, outcome)
-        else:
+        elif authorizer.allows(session, AclOperation.DESCRIBE_CONFIGS, TOPIC, planned.name):
             results[planned.name] = describe.created(outcome)
+        else:
+            results[planned.name] = _undescribed(outcome)
     return CreateTopicsResponse(mutations.throttle_ms(quotas.now_ms()), [results[name] for name in named])
 
 
@@ -128,6 +156,19 @@ class _Described:
             for entry in entries
         ]
         return Encoded(len(parts), b"".join(parts))
+
+
+def _undescribed(topic: TopicRecord) -> CreatableTopicResult:
+    """For those who may not see its configuration."""
+    return CreatableTopicResult(
+        topic.name,
+        topic.topic_id,
+        error_message=None,
+        topic_config_error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        num_partitions=-1,
+        replication_factor=-1,
+        configs=[],
+    )
 
 
 def _refused(name: str, error: ApiError) -> CreatableTopicResult:

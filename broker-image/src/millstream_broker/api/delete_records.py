@@ -7,6 +7,7 @@ whose start follows its source's.
 
 from __future__ import annotations
 
+from millstream_kafka.acl import AclOperation, ResourceType
 from millstream_kafka.protocol import delete_records
 from millstream_kafka.protocol.delete_records import (
     DeleteRecordsPartition,
@@ -22,15 +23,17 @@ from ..replication.partition import Partition
 from ..replication.purgatory import Delayed
 from ..replication.replicas import Replicas
 from ..runtime.slices import cooperatively
+from ..security.acl.authorizer import Authorizer
+from ..security.acl.rights import Right
 from ..topic_rules.internal_topics import check_not_internal
 from ..topic_rules.mirrored_topics import read_only
 
 HIGH_WATERMARK = -1
 
 
-@handler(delete_records.API)
+@handler(delete_records.API, rights=[Right(AclOperation.DELETE, ResourceType.TOPIC, "each topic")])
 async def handle(
-    replicas: Replicas, context: RequestContext, request: DeleteRecordsRequest
+    authorizer: Authorizer, replicas: Replicas, context: RequestContext, request: DeleteRecordsRequest
 ) -> DeleteRecordsResponse:
     topics = []
     waiting: list[tuple[DeleteRecordsPartitionResult, Partition, Delayed | None]] = []
@@ -40,6 +43,7 @@ async def handle(
             result = DeleteRecordsPartitionResult(requested.partition_index)
             topics[-1].partitions.append(result)
             try:
+                authorizer.check(context.session, AclOperation.DELETE, ResourceType.TOPIC, topic.name)
                 waiting.append((result, *_delete(replicas, topic.name, requested, request.timeout_ms)))
             except ApiError as error:
                 result.low_watermark, result.error_code = -1, error.code

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from uuid import UUID
 
+from millstream_kafka.acl import AclOperation, ResourceType
 from millstream_kafka.protocol import delete_topics
 from millstream_kafka.protocol.delete_topics import (
     DeletableTopicResult,
@@ -20,16 +21,37 @@ from ..coordination import TopicRecord
 from ..network.handlers import RequestContext, handler
 from ..replication.replicas import Replicas
 from ..runtime.slices import cooperatively
+from ..security.acl.authorizer import Authorizer
+from ..security.acl.rights import Right
 from ..security.quotas.mutations import Mutations
 from ..security.quotas.quotas import Quotas
 from ..topic_rules.internal_topics import check_not_internal
 
+DELETE, TOPIC = AclOperation.DELETE, ResourceType.TOPIC
 STRICT_SINCE = 5
 """The first version whose clients know THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
 
 
-@handler(delete_topics.API)
+@handler(
+    delete_topics.API,
+    rights=[
+        Right(
+            DELETE,
+            ResourceType.CLUSTER,
+            "the cluster, for all topics",
+            without="Delete on each topic is needed",
+        ),
+        Right(DELETE, TOPIC, "each topic"),
+        Right(
+            AclOperation.DESCRIBE,
+            TOPIC,
+            "each topic that is named by its id",
+            without="no name in the response, if Delete is not allowed either",
+        ),
+    ],
+)
 async def handle(
+    authorizer: Authorizer,
     replicas: Replicas,
     topic_administrator: TopicAdministrator,
     quotas: Quotas,
@@ -45,6 +67,8 @@ async def handle(
     }
     both = {topic_id for topic_id in known.values() if (None, topic_id) in named}
     responses: list[DeletableTopicResult] = []
+    session = context.session
+    may_all = authorizer.allows_on_cluster(session, DELETE)
     deleting: dict[str, DeletableTopicResult] = {}
     mutations = Mutations(
         quotas, context.session, context.client_id, quotas.now_ms(), is_strict=context.version >= STRICT_SINCE
@@ -55,7 +79,10 @@ async def handle(
         result = DeletableTopicResult(name, topic_id)
         responses.append(result)
         try:
-            topic = _find(replicas, name, topic_id, times)
+            _check_named(name, topic_id, times)
+            if not may_all:
+                _check_rights(authorizer, replicas, context, result)
+            topic = _find(replicas, name, topic_id)
             result.name, result.topic_id = topic.name, topic.topic_id
             if topic.topic_id in both:
                 message = "The provided topic name maps to an ID that was already supplied."
@@ -69,7 +96,7 @@ async def handle(
     return DeleteTopicsResponse(mutations.throttle_ms(quotas.now_ms()), responses)
 
 
-def _find(replicas: Replicas, name: str | None, topic_id: UUID, times: int) -> TopicRecord:
+def _check_named(name: str | None, topic_id: UUID, times: int) -> None:
     if name is not None and topic_id != ZERO_UUID:
         raise ApiError(ErrorCode.INVALID_REQUEST, "You may not specify both topic name and topic id.")
     if name is None and topic_id == ZERO_UUID:
@@ -77,6 +104,23 @@ def _find(replicas: Replicas, name: str | None, topic_id: UUID, times: int) -> T
     if times > 1:
         what = "name" if name is not None else "id"
         raise ApiError(ErrorCode.INVALID_REQUEST, f"Duplicate topic {what}.")
+
+
+def _check_rights(
+    authorizer: Authorizer, replicas: Replicas, context: RequestContext, result: DeletableTopicResult
+) -> None:
+    """A topic that is requested by its id is named in the response to those who may describe it. Raises ApiError."""
+    name = result.name
+    if name is None:
+        if (topic := replicas.metadata.topics_by_id.get(result.topic_id)) is None:
+            return
+        name = topic.name
+        if authorizer.allows(context.session, AclOperation.DESCRIBE, TOPIC, name):
+            result.name = name
+    authorizer.check(context.session, DELETE, TOPIC, name)
+
+
+def _find(replicas: Replicas, name: str | None, topic_id: UUID) -> TopicRecord:
     if name is not None:
         topic = replicas.metadata.topic(name)
     elif (by_id := replicas.metadata.topics_by_id.get(topic_id)) is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from millstream_kafka.acl import CLUSTER_NAME, AclOperation, ResourceType
+from millstream_kafka.acl import AclOperation, ResourceType
 from millstream_kafka.protocol import describe_cluster
 from millstream_kafka.protocol.describe_cluster import (
     DescribeClusterBroker,
@@ -55,12 +55,8 @@ def handle(
             for endpoint in (broker.endpoint(context.session.listener),)
         ],
         cluster_authorized_operations=(
-            _operations(authorizer, context) if request.include_cluster_authorized_operations else NOT_ASKED
+            authorizer.cluster_operations(context.session)
+            if request.include_cluster_authorized_operations
+            else NOT_ASKED
         ),
     )
-
-
-def _operations(authorizer: Authorizer, context: RequestContext) -> int:
-    if not authorizer.allows_on_cluster(context.session, AclOperation.DESCRIBE):
-        return 0
-    return authorizer.operations(context.session, ResourceType.CLUSTER, CLUSTER_NAME)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from millstream_kafka.acl import AclOperation
 from millstream_kafka.protocol import describe_configs
 from millstream_kafka.protocol.describe_configs import (
     CONFIG,
@@ -28,34 +29,46 @@ from ..administration.configs import ConfigAdministrator, Resource
 from ..config.config import ConfigSource, Entry
 from ..network.handlers import RequestContext, handler
 from ..runtime.slices import cooperatively
+from ..security.acl.authorizer import Authorizer
+from ..security.acl.config_rights import check_configuration, rights_on_configuration
 
 MOST_REPEATED = 10
 
 
-@handler(describe_configs.API, ends_with_connection=True)
+@handler(
+    describe_configs.API,
+    ends_with_connection=True,
+    rights=rights_on_configuration(AclOperation.DESCRIBE_CONFIGS),
+)
 async def handle(
-    config_administrator: ConfigAdministrator, context: RequestContext, request: DescribeConfigsRequest
+    authorizer: Authorizer,
+    config_administrator: ConfigAdministrator,
+    context: RequestContext,
+    request: DescribeConfigsRequest,
 ) -> DescribeConfigsResponse:
     times = Counter((requested.resource_type, requested.resource_name) for requested in request.resources)
     results = []
     async for requested in cooperatively(request.resources):
         is_repeated = times[requested.resource_type, requested.resource_name] > MOST_REPEATED
         results.append(
-            _describe(config_administrator, requested, request, context.version, is_repeated=is_repeated)
+            _describe(authorizer, config_administrator, context, requested, request, is_repeated=is_repeated)
         )
     return DescribeConfigsResponse(results=results)
 
 
 def _describe(
+    authorizer: Authorizer,
     config_administrator: ConfigAdministrator,
+    context: RequestContext,
     requested: DescribeConfigsResource,
     request: DescribeConfigsRequest,
-    version: int,
     *,
     is_repeated: bool,
 ) -> DescribeConfigsResult:
     wanted = set(requested.configuration_keys or ())
+    kind, name = requested.resource_type, requested.resource_name
     try:
+        check_configuration(authorizer, context.session, AclOperation.DESCRIBE_CONFIGS, kind, name)
         if is_repeated:
             raise ApiError(
                 ErrorCode.INVALID_REQUEST, f"A resource may be named {MOST_REPEATED} times at most."
@@ -66,7 +79,7 @@ def _describe(
             error.code, error.message, requested.resource_type, requested.resource_name
         )
     described = [
-        CONFIG.encode(version, _result(entry, requested, request))
+        CONFIG.encode(context.version, _result(entry, requested, request))
         for entry in entries
         if not wanted or entry.key.name in wanted
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from millstream_kafka.acl import AclOperation, ResourceType
 from millstream_kafka.protocol import describe_groups
 from millstream_kafka.protocol.describe_groups import (
     DescribedGroup,
@@ -9,33 +10,43 @@ from millstream_kafka.protocol.describe_groups import (
     DescribeGroupsRequest,
     DescribeGroupsResponse,
 )
-from millstream_kafka.protocol.errors import ErrorCode
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
 
 from ..groups.driver import GroupDriver
 from ..groups.group import GroupState
 from ..network.handlers import RequestContext, handler
 from ..runtime.steps import Steps
+from ..security.acl.authorizer import Authorizer
+from ..security.acl.rights import Right
 
-READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS = 3, 6, 8, 10, 11
-GROUP_OPERATIONS = sum(
-    1 << operation for operation in (READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS)
-)
 NOT_ASKED = -(2**31)
 NOT_FOUND_SINCE = 6
 
 
-@handler(describe_groups.API, ends_with_connection=True)
+@handler(
+    describe_groups.API,
+    ends_with_connection=True,
+    rights=[Right(AclOperation.DESCRIBE, ResourceType.GROUP, "each group")],
+)
 def handle(
-    groups: GroupDriver, context: RequestContext, request: DescribeGroupsRequest
+    authorizer: Authorizer, groups: GroupDriver, context: RequestContext, request: DescribeGroupsRequest
 ) -> Steps[DescribeGroupsResponse]:
     described = []
     for group_id in request.groups:
-        described.append(_describe(groups, context.version, group_id, request.include_authorized_operations))
+        try:
+            authorizer.check(context.session, AclOperation.DESCRIBE, ResourceType.GROUP, group_id)
+        except ApiError as error:
+            described.append(DescribedGroup(error.code, None, group_id, ""))
+        else:
+            operations = NOT_ASKED
+            if request.include_authorized_operations:
+                operations = authorizer.operations(context.session, ResourceType.GROUP, group_id)
+            described.append(_describe(groups, context.version, group_id, operations))
         yield
     return DescribeGroupsResponse(groups=described)
 
 
-def _describe(groups: GroupDriver, version: int, group_id: str, with_operations: bool) -> DescribedGroup:
+def _describe(groups: GroupDriver, version: int, group_id: str, operations: int) -> DescribedGroup:
     group = groups.describe(group_id)
     if version >= NOT_FOUND_SINCE and not group.error and group.state is GroupState.DEAD:
         return DescribedGroup(
@@ -59,5 +70,5 @@ def _describe(groups: GroupDriver, version: int, group_id: str, with_operations:
             )
             for member in group.members
         ],
-        GROUP_OPERATIONS if with_operations and not group.error else NOT_ASKED,
+        NOT_ASKED if group.error else operations,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from millstream_kafka.acl import AclOperation, ResourceType
 from millstream_kafka.protocol import describe_producers
 from millstream_kafka.protocol.describe_producers import (
     DescribeProducersRequest,
@@ -16,23 +17,32 @@ from ..log.producer_state import ProducerStateEntry
 from ..network.handlers import RequestContext, handler
 from ..replication.replicas import Replicas
 from ..runtime.steps import Steps
+from ..security.acl.authorizer import Authorizer
+from ..security.acl.rights import Right
 
 
-@handler(describe_producers.API, ends_with_connection=True)
+@handler(
+    describe_producers.API,
+    ends_with_connection=True,
+    rights=[Right(AclOperation.READ, ResourceType.TOPIC, "each topic")],
+)
 def handle(
-    replicas: Replicas, context: RequestContext, request: DescribeProducersRequest
+    authorizer: Authorizer, replicas: Replicas, context: RequestContext, request: DescribeProducersRequest
 ) -> Steps[DescribeProducersResponse]:
     topics = []
     for topic in request.topics:
         topics.append(TopicResponse(topic.name, []))
         for index in topic.partition_indexes:
-            topics[-1].partitions.append(_of(replicas, topic.name, index))
+            topics[-1].partitions.append(_of(authorizer, replicas, context, topic.name, index))
             yield
     return DescribeProducersResponse(topics=topics)
 
 
-def _of(replicas: Replicas, topic: str, index: int) -> PartitionResponse:
+def _of(
+    authorizer: Authorizer, replicas: Replicas, context: RequestContext, topic: str, index: int
+) -> PartitionResponse:
     try:
+        authorizer.check(context.session, AclOperation.READ, ResourceType.TOPIC, topic)
         partition = replicas.partition(topic, index)
         partition.check_online()
     except ApiError as error:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from millstream_kafka.acl import AclOperation, ResourceType
 from millstream_kafka.protocol import describe_topic_partitions
 from millstream_kafka.protocol.describe_topic_partitions import (
     Cursor,
@@ -24,15 +25,24 @@ from ..metadata.encoded_topics import EncodedTopics
 from ..network.handlers import RequestContext, handler
 from ..replication.replicas import Replicas
 from ..runtime.steps import Steps
+from ..security.acl.authorizer import Authorizer
+from ..security.acl.rights import Right
 from ..topic_rules.internal_topics import is_internal
-from .metadata import TOPIC_OPERATIONS, why_missing
+from .metadata import NOT_ASKED, why_missing
 
+DESCRIBE, TOPIC = AclOperation.DESCRIBE, ResourceType.TOPIC
 MOST_PARTITIONS = 2000
 """The default of Kafka's `max.request.partition.size.limit`."""
 
 
-@handler(describe_topic_partitions.API)
+@handler(
+    describe_topic_partitions.API,
+    rights=[
+        Right(DESCRIBE, TOPIC, "each topic; a request for all topics leaves others out"),
+    ],
+)
 def handle(
+    authorizer: Authorizer,
     replicas: Replicas,
     encoded_topics: EncodedTopics,
     context: RequestContext,
@@ -50,18 +60,26 @@ def handle(
     start = "" if cursor is None else cursor.topic_name
     room = max(min(request.response_partition_limit, MOST_PARTITIONS), 1)
     response = DescribeTopicPartitionsResponse()
+    session, hidden = context.session, list[DescribeTopicPartitionsResponseTopic]()
     for name in sorted(name for name in requested if name >= start):
         yield
+        if not authorizer.allows(session, DESCRIBE, TOPIC, name):
+            if request.topics:
+                code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+                hidden.append(
+                    DescribeTopicPartitionsResponseTopic(code, name, topic_authorized_operations=NOT_ASKED)
+                )
+            continue
         if not room:
             response.next_cursor = Cursor(name, 0)
             break
         if (topic := topics.get(name)) is None:
             if request.topics:
-                response.topics.append(_described(why_missing(name), name))
+                response.topics.append(_described(authorizer, context, why_missing(name), name))
             continue
         first = cursor.partition_index if cursor is not None and name == start else 0
         end = min(first + room, len(topic.partitions))
-        described = _described(ErrorCode.NONE, name)
+        described = _described(authorizer, context, ErrorCode.NONE, name)
         described.topic_id = topic.topic_id
         response.topics.append(described)
         for index in range(first, end):
@@ -84,10 +102,14 @@ def handle(
             response.next_cursor = Cursor(name, end)
             break
         room -= len(described.partitions)
+    response.topics += hidden
     return response
 
 
-def _described(error: ErrorCode, name: str) -> DescribeTopicPartitionsResponseTopic:
+def _described(
+    authorizer: Authorizer, context: RequestContext, error: ErrorCode, name: str
+) -> DescribeTopicPartitionsResponseTopic:
+    operations = authorizer.operations(context.session, TOPIC, name)
     return DescribeTopicPartitionsResponseTopic(
-        error, name, is_internal=is_internal(name), topic_authorized_operations=TOPIC_OPERATIONS
+        error, name, is_internal=is_internal(name), topic_authorized_operations=operations
     )

@@ -23,7 +23,15 @@ from ..runtime.slices import cooperatively
 from ..security.acl.rights import on_cluster
 
 
-@handler(elect_leaders.API, rights=[on_cluster(AclOperation.ALTER)])
+def _refused(request: ElectLeadersRequest, error: ApiError) -> ElectLeadersResponse:
+    results = [
+        ReplicaElectionResult(topic.topic, [_result(index, error) for index in topic.partitions])
+        for topic in request.topic_partitions or []
+    ]
+    return ElectLeadersResponse(error_code=error.code, replica_election_results=results)
+
+
+@handler(elect_leaders.API, rights=[on_cluster(AclOperation.ALTER)], refused=_refused)
 async def handle(
     forwarding: Forwarding,
     controllership: Controllership,
@@ -31,7 +39,8 @@ async def handle(
     request: ElectLeadersRequest,
 ) -> ElectLeadersResponse:
     if request.election_type not in (ElectionType.PREFERRED, ElectionType.UNCLEAN):
-        return _unknown_type(request)
+        message = f"Unknown election type {request.election_type}"
+        return _refused(request, ApiError(ErrorCode.INVALID_REQUEST, message))
     timeout_s = request.timeout_ms / 1000
     if (controller := controllership.controller) is None:
         return await forwarding.forward(context, elect_leaders.API, request, timeout_s)
@@ -51,15 +60,6 @@ async def handle(
             ReplicaElectionResult(name, partitions) for name, partitions in results.items()
         ]
     )
-
-
-def _unknown_type(request: ElectLeadersRequest) -> ElectLeadersResponse:
-    error = ApiError(ErrorCode.INVALID_REQUEST, f"Unknown election type {request.election_type}")
-    results = [
-        ReplicaElectionResult(topic.topic, [_result(index, error) for index in topic.partitions])
-        for topic in request.topic_partitions or []
-    ]
-    return ElectLeadersResponse(error_code=error.code, replica_election_results=results)
 
 
 def _result(index: int, error: ApiError | None) -> PartitionResult:

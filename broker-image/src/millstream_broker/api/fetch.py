@@ -16,6 +16,7 @@ from inspect import isawaitable
 from time import perf_counter
 from typing import Any
 
+from millstream_kafka.acl import AclOperation, ResourceType
 from millstream_kafka.protocol import fetch
 from millstream_kafka.protocol.fetch import FetchRequest, FetchResponse
 
@@ -24,13 +25,20 @@ from ..replication.fetch_session import CONSUMER
 from ..replication.fetch_sessions import Sessions
 from ..runtime.slices import finish
 from ..runtime.steps import Steps
+from ..security.acl.rights import Right
 from ..security.quotas.quotas import Quotas
 
 SIZE_BYTES = 4
 """Kafka counts a response with its size."""
 
 
-@handler(fetch.API, ends_with_connection=True)
+@handler(
+    fetch.API,
+    ends_with_connection=True,
+    rights=[
+        Right(AclOperation.READ, ResourceType.TOPIC, "each topic; of followers: only brokers of the cluster"),
+    ],
+)
 def handle(
     fetch_sessions: Sessions, quotas: Quotas, context: RequestContext, request: FetchRequest
 ) -> Answer:

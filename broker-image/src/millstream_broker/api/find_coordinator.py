@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 
+from millstream_kafka.acl import AclOperation, ResourceType
 from millstream_kafka.protocol import find_coordinator
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 from millstream_kafka.protocol.find_coordinator import (
@@ -23,6 +24,8 @@ from ..groups.driver import GroupDriver
 from ..network.handlers import RequestContext, handler
 from ..replication.replicas import Replicas
 from ..runtime.slices import cooperatively
+from ..security.acl.authorizer import Authorizer
+from ..security.acl.rights import Right
 
 GROUP, TRANSACTION = 0, 1
 BATCHED_SINCE = 4
@@ -31,14 +34,38 @@ NO_TRANSACTIONS = "This broker has no transactions: leave transactional.id out; 
 log = logging.getLogger(__name__)
 
 
-@handler(find_coordinator.API)
+@handler(
+    find_coordinator.API,
+    rights=[
+        Right(AclOperation.DESCRIBE, ResourceType.GROUP, "each group"),
+        Right(
+            AclOperation.DESCRIBE,
+            ResourceType.TRANSACTIONAL_ID,
+            "each transactional id",
+            without="TRANSACTIONAL_ID_AUTHORIZATION_FAILED, with the right, too: there are no transactions",
+        ),
+    ],
+)
 async def handle(
-    groups: GroupDriver, replicas: Replicas, context: RequestContext, request: FindCoordinatorRequest
+    authorizer: Authorizer,
+    groups: GroupDriver,
+    replicas: Replicas,
+    context: RequestContext,
+    request: FindCoordinatorRequest,
 ) -> FindCoordinatorResponse:
     keys = request.coordinator_keys if context.version >= BATCHED_SINCE else [request.key]
-    failure = await _prepare(groups, request.key_type)
+    allowed = {
+        key
+        for key in keys
+        if request.key_type != GROUP
+        or authorizer.allows(context.session, AclOperation.DESCRIBE, ResourceType.GROUP, key)
+    }
+    failure = await _prepare(groups, request.key_type) if allowed else None
+    refused = _failed(ErrorCode.GROUP_AUTHORIZATION_FAILED)
     found = [
-        changed(failure or _coordinator(groups, replicas, context, key), key=key)
+        changed(
+            failure or _coordinator(groups, replicas, context, key) if key in allowed else refused, key=key
+        )
         async for key in cooperatively(keys)
     ]
     if context.version >= BATCHED_SINCE:

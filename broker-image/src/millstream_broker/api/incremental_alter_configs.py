@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
+from millstream_kafka.acl import AclOperation
 from millstream_kafka.protocol import incremental_alter_configs
 from millstream_kafka.protocol.compiler import MAX_STRING
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
@@ -27,12 +28,16 @@ from ..config.config_types import Type, as_text
 from ..config.listener_keys import broker_key
 from ..network.handlers import RequestContext, handler
 from ..runtime.slices import cooperatively
+from ..security.acl.authorizer import Authorizer
+from ..security.acl.config_rights import check_configuration, rights_on_configuration
+from ..security.session import ClientSession
 
 SET, DELETE, APPEND, SUBTRACT = range(4)
 
 
-@handler(incremental_alter_configs.API)
+@handler(incremental_alter_configs.API, rights=rights_on_configuration(AclOperation.ALTER_CONFIGS))
 async def handle(
+    authorizer: Authorizer,
     config_administrator: ConfigAdministrator,
     config: BrokerConfig,
     context: RequestContext,
@@ -41,15 +46,25 @@ async def handle(
     named = Counter((resource.resource_type, resource.resource_name) for resource in request.resources)
     return IncrementalAlterConfigsResponse(
         responses=[
-            await _alter(config_administrator, config, resource, named, request.validate_only)
+            await _alter(
+                authorizer,
+                config_administrator,
+                config,
+                context.session,
+                resource,
+                named,
+                request.validate_only,
+            )
             async for resource in cooperatively(request.resources)
         ]
     )
 
 
 async def _alter(
+    authorizer: Authorizer,
     config_administrator: ConfigAdministrator,
     config: BrokerConfig,
+    session: ClientSession,
     resource: AlterConfigsResource,
     named: Counter[tuple[int, str]],
     validate_only: bool,
@@ -66,6 +81,7 @@ async def _alter(
     try:
         if named[kind, name] > 1:
             raise ApiError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
+        check_configuration(authorizer, session, AclOperation.ALTER_CONFIGS, kind, name)
         given = [
             (change.name, "" if change.config_operation == DELETE else change.value)
             for change in resource.configs

@@ -2,26 +2,44 @@
 
 from __future__ import annotations
 
+from millstream_kafka.acl import AclOperation, ResourceType
 from millstream_kafka.protocol import list_groups
 from millstream_kafka.protocol.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 
 from ..groups.driver import GroupDriver
 from ..network.handlers import RequestContext, handler
 from ..runtime.steps import Steps
+from ..security.acl.authorizer import Authorizer
+from ..security.acl.rights import Right
 
+DESCRIBE = AclOperation.DESCRIBE
 CLASSIC = "classic"
 """The type of every group here (KIP-848 has others)."""
 
 
-@handler(list_groups.API, ends_with_connection=True)
+@handler(
+    list_groups.API,
+    ends_with_connection=True,
+    rights=[
+        Right(
+            DESCRIBE,
+            ResourceType.CLUSTER,
+            "the cluster, for all groups",
+            without="the groups that it may describe",
+        ),
+        Right(DESCRIBE, ResourceType.GROUP, "each group", without="the other groups"),
+    ],
+)
 def handle(
-    groups: GroupDriver, context: RequestContext, request: ListGroupsRequest
+    authorizer: Authorizer, groups: GroupDriver, context: RequestContext, request: ListGroupsRequest
 ) -> Steps[ListGroupsResponse]:
     error, found = groups.list_groups(request.states_filter)
     if request.types_filter and CLASSIC not in (each.casefold() for each in request.types_filter):
         found = []
-    listed = []
+    session, listed = context.session, []
+    may_all = authorizer.allows_on_cluster(session, DESCRIBE)
     for group in found:
-        listed.append(ListedGroup(group.group_id, group.protocol_type, group.state, CLASSIC))
+        if may_all or authorizer.allows(session, DESCRIBE, ResourceType.GROUP, group.group_id):
+            listed.append(ListedGroup(group.group_id, group.protocol_type, group.state, CLASSIC))
         yield
     return ListGroupsResponse(error_code=error, groups=listed)

@@ -25,6 +25,7 @@ from collections import Counter, deque
 from time import monotonic
 from typing import Any, NamedTuple
 
+from millstream_kafka.acl import AclOperation, ResourceType
 from millstream_kafka.protocol import list_offsets
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 from millstream_kafka.protocol.list_offsets import (
@@ -51,6 +52,8 @@ from ..network.handlers import RequestContext, handler
 from ..replication.partition import Partition
 from ..replication.replicas import Replicas
 from ..runtime.steps import Steps
+from ..security.acl.authorizer import Authorizer
+from ..security.acl.rights import Right
 
 log = logging.getLogger(__name__)
 
@@ -114,8 +117,13 @@ class StrayEnd(NamedTuple):
             self.found.error_code = ErrorCode.NONE
 
 
-@handler(list_offsets.API, ends_with_connection=True)
+@handler(
+    list_offsets.API,
+    ends_with_connection=True,
+    rights=[Right(AclOperation.DESCRIBE, ResourceType.TOPIC, "each topic")],
+)
 def handle(
+    authorizer: Authorizer,
     replicas: Replicas,
     logs: LogManager,
     look_ups: LookUps,
@@ -124,7 +132,7 @@ def handle(
 ) -> Steps[Any]:
     wanted: list[LookUp] = []
     strays: list[StrayEnd] = []
-    response = yield from _answer(replicas, logs, context, request, wanted, strays)
+    response = yield from _answer(authorizer, replicas, logs, context, request, wanted, strays)
     if strays:
         return _with_strays(response, strays)
     return _looked_up(response, look_ups, deque(wanted)) if wanted else response
@@ -152,6 +160,7 @@ async def _looked_up(
 
 
 def _answer(
+    authorizer: Authorizer,
     replicas: Replicas,
     logs: LogManager,
     context: RequestContext,
@@ -169,6 +178,7 @@ def _answer(
         for requested in {requested.partition_index: requested for requested in topic.partitions}.values():
             yield
             try:
+                authorizer.check(context.session, AclOperation.DESCRIBE, ResourceType.TOPIC, topic.name)
                 if times[requested.partition_index] > 1:
                     raise ApiError(ErrorCode.INVALID_REQUEST)
                 if is_controller and requested.timestamp == LATEST:

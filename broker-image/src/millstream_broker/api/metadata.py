@@ -7,9 +7,10 @@ A requested topic that does not exist is created if both the broker (`auto.creat
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable
-from typing import Any
+from collections.abc import Awaitable, Iterable
+from typing import Any, NamedTuple
 
+from millstream_kafka.acl import AclOperation, ResourceType
 from millstream_kafka.protocol import metadata
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 from millstream_kafka.protocol.metadata import (
@@ -24,32 +25,44 @@ from millstream_kafka.protocol.schema import ZERO_UUID, Encoded
 from ..administration.topics import NewTopic, TopicAdministrator
 from ..config.config import BrokerConfig
 from ..coordination import CoordinationError, TopicRecord
-from ..metadata.cache import Metadata, check_topic_name
+from ..metadata.cache import check_topic_name
 from ..metadata.encoded_topics import EncodedTopics
 from ..network.handlers import Answer, RequestContext, handler
 from ..replication.replicas import Replicas
 from ..runtime.slices import finish
 from ..runtime.steps import Steps
+from ..security.acl.authorizer import Authorizer
+from ..security.acl.rights import Right
+from ..topic_rules.internal_topics import is_internal
 
 log = logging.getLogger(__name__)
 
 
-def _bits(*operations: int) -> int:
-    return sum(1 << operation for operation in operations)
-
-
-READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE, CLUSTER_ACTION = 3, 4, 5, 6, 7, 8, 9
-DESCRIBE_CONFIGS, ALTER_CONFIGS, IDEMPOTENT_WRITE = 10, 11, 12
-TOPIC_OPERATIONS = _bits(READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS)
-CLUSTER_OPERATIONS = _bits(
-    CREATE, ALTER, DESCRIBE, CLUSTER_ACTION, DESCRIBE_CONFIGS, ALTER_CONFIGS, IDEMPOTENT_WRITE
-)
-"""Operations allowed to an anonymous client without an authorizer: all (KIP-430)."""
+DESCRIBE, CREATE, TOPIC = AclOperation.DESCRIBE, AclOperation.CREATE, ResourceType.TOPIC
 NOT_ASKED = -(2**31)
 
 
-@handler(metadata.API)
+@handler(
+    metadata.API,
+    rights=[
+        Right(DESCRIBE, TOPIC, "each topic; a request for all topics leaves others out"),
+        Right(
+            CREATE,
+            ResourceType.CLUSTER,
+            "the cluster, to create any topic",
+            without="Create on the topic is needed",
+        ),
+        Right(CREATE, TOPIC, "each topic that is created"),
+        Right(
+            DESCRIBE,
+            ResourceType.CLUSTER,
+            "the cluster, for its authorized operations",
+            without="no authorized operation (0); brokers and controller are shown to everybody",
+        ),
+    ],
+)
 def handle(
+    authorizer: Authorizer,
     replicas: Replicas,
     config: BrokerConfig,
     encoded_topics: EncodedTopics,
@@ -67,30 +80,49 @@ def handle(
                 MetadataResponseTopic(refused, topic.name or "", topic.topic_id) for topic in requested or ()
             ]
         )
+    view = _View(authorizer, replicas, encoded_topics, context, request)
     if requested is None or (context.version == 0 and not requested):
         requested = None
     elif request.allow_auto_topic_creation and config.flag("auto.create.topics.enable"):
-        missing = {
-            topic.name for topic in requested if topic.name is not None
-        } - replicas.metadata.topics.keys()
+        names = {topic.name for topic in requested if topic.name is not None}
+        missing = set(filter(view.may_describe, names - replicas.metadata.topics.keys()))
         if missing:
-            return _create_then_answer(
-                topic_administrator, replicas, encoded_topics, context, request, requested, missing
-            )
-    return _answer(replicas, encoded_topics, context, request, requested, {})
+            return _create_then_answer(topic_administrator, view, requested, missing)
+    return _answer(view, requested, {})
+
+
+class _View(NamedTuple):
+    """A request, and what its client may see."""
+
+    authorizer: Authorizer
+    replicas: Replicas
+    encoded_topics: EncodedTopics
+    context: RequestContext
+    request: MetadataRequest
+
+    def may_describe(self, name: str) -> bool:
+        return self.authorizer.allows(self.context.session, DESCRIBE, TOPIC, name)
+
+    def may_create(self, name: str) -> bool:
+        session = self.context.session
+        return self.authorizer.allows_on_cluster(session, CREATE) or self.authorizer.allows(
+            session, CREATE, TOPIC, name
+        )
+
+    def operations(self, name: str) -> int:
+        if not self.request.include_topic_authorized_operations:
+            return NOT_ASKED
+        return self.authorizer.operations(self.context.session, TOPIC, name)
 
 
 async def _create_then_answer(
     topic_administrator: TopicAdministrator,
-    replicas: Replicas,
-    encoded_topics: EncodedTopics,
-    context: RequestContext,
-    request: MetadataRequest,
+    view: _View,
     requested: list[MetadataRequestTopic],
     missing: set[str],
 ) -> MetadataResponse:
-    failed: dict[str, ErrorCode] = {}
-    names = sorted(missing)
+    failed = {name: ErrorCode.TOPIC_AUTHORIZATION_FAILED for name in missing if not view.may_create(name)}
+    names = sorted(missing - failed.keys())
     for name, outcome in zip(
         names, await topic_administrator.create_topics(list(map(NewTopic, names))), strict=True
     ):
@@ -99,20 +131,15 @@ async def _create_then_answer(
             failed[name] = ErrorCode.LEADER_NOT_AVAILABLE
         elif isinstance(outcome, ApiError) and outcome.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
             failed[name] = outcome.code
-    answer = await finish(_answer(replicas, encoded_topics, context, request, requested, failed))
+    answer = await finish(_answer(view, requested, failed))
     return answer if isinstance(answer, MetadataResponse) else await answer
 
 
 def _answer(
-    replicas: Replicas,
-    encoded_topics: EncodedTopics,
-    context: RequestContext,
-    request: MetadataRequest,
-    requested: list[MetadataRequestTopic] | None,
-    failed: dict[str, ErrorCode],
+    view: _View, requested: list[MetadataRequestTopic] | None, failed: dict[str, ErrorCode]
 ) -> Steps[MetadataResponse | Awaitable[MetadataResponse]]:
     """Returns at once if all or nearly all topics are already encoded."""
-    operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else None
+    is_checked, with_operations = view.authorizer.is_enabled, view.request.include_topic_authorized_operations
     topics: list[TopicRecord | MetadataResponseTopic] | None = None if requested is None else []
     seen = set()
     for topic in requested or ():
@@ -121,58 +148,94 @@ def _answer(
         key = topic.topic_id, None if topic.topic_id != ZERO_UUID else topic.name
         if topics is not None and key not in seen:
             seen.add(key)
-            topics.append(_found(replicas, MetadataRequestTopic(*key), operations, failed))
+            topics.append(_found(view, MetadataRequestTopic(*key), failed))
+    if topics is None and is_checked:
+        topics = []
+        for record in list(view.replicas.metadata.topics.values()):
+            yield
+            if view.may_describe(record.name):
+                topics.append(record)
     if topics is not None:  # look up changed topics again: only the newest state is encoded
-        newest = replicas.metadata.topics
+        newest = view.replicas.metadata.topics
         topics = [
             topic
             if isinstance(topic, MetadataResponseTopic) or newest.get(topic.name) is topic
-            else _found(replicas, MetadataRequestTopic(name=topic.name), operations, failed)
+            else _found(view, MetadataRequestTopic(name=topic.name), failed)
             for topic in topics
+            if requested is not None or topic.name in newest
         ]
-    encoded = encoded_topics.encoded((context.version, operations), topics)
+        if requested is None and not with_operations and len(topics) == len(newest):
+            topics = None
+    operations = None
+    if with_operations and is_checked:
+        topics = yield from _with_operations(view, topics or ())
+    elif with_operations:
+        operations = view.operations("")
+    encoded = view.encoded_topics.encoded((view.context.version, operations), topics)
     if isinstance(encoded, Encoded):
-        return _response(replicas.metadata, context, request, encoded)
-    return _later(replicas.metadata, context, request, encoded)
+        return _response(view, encoded)
+    return _later(view, encoded)
 
 
-async def _later(
-    cluster: Metadata, context: RequestContext, request: MetadataRequest, encoded: Awaitable[Encoded]
-) -> MetadataResponse:
-    return _response(cluster, context, request, await encoded)
+def _with_operations(
+    view: _View, topics: Iterable[TopicRecord | MetadataResponseTopic]
+) -> Steps[list[TopicRecord | MetadataResponseTopic]]:
+    """The topics, each with the operations that the client may do."""
+    described: list[TopicRecord | MetadataResponseTopic] = []
+    for topic in topics:
+        if isinstance(topic, TopicRecord):
+            operations, partitions = view.operations(topic.name), []
+            for index in range(len(topic.partitions)):
+                partitions.append(view.encoded_topics.partition(topic, index))
+                yield
+            is_ours = is_internal(topic.name)
+            answer = MetadataResponseTopic(0, topic.name, topic.topic_id, is_ours, partitions, operations)
+            described.append(answer)
+        else:
+            described.append(topic)
+    return described
+
+
+async def _later(view: _View, encoded: Awaitable[Encoded]) -> MetadataResponse:
+    return _response(view, await encoded)
 
 
 def _found(
-    replicas: Replicas, requested: MetadataRequestTopic, operations: int | None, failed: dict[str, ErrorCode]
+    view: _View, requested: MetadataRequestTopic, failed: dict[str, ErrorCode]
 ) -> TopicRecord | MetadataResponseTopic:
-    """The topic, or the error response if it does not exist."""
-    cluster = replicas.metadata
+    """The topic, or the error response if it does not exist, or must not be seen."""
+    cluster, refused = view.replicas.metadata, ErrorCode.TOPIC_AUTHORIZATION_FAILED
     if requested.name is None:
         by_id = cluster.topics_by_id.get(requested.topic_id)
+        if by_id is not None and not view.may_describe(by_id.name):
+            return MetadataResponseTopic(refused, None, requested.topic_id)
         return by_id or MetadataResponseTopic(ErrorCode.UNKNOWN_TOPIC_ID, None, requested.topic_id)
+    if not view.may_describe(requested.name):
+        return MetadataResponseTopic(refused, requested.name, ZERO_UUID)
     if (found := cluster.topics.get(requested.name)) is not None:
         return found
     error = failed.get(requested.name) or why_missing(requested.name)
     missing = MetadataResponseTopic(error, requested.name, ZERO_UUID)
-    if operations is not None:
-        missing.topic_authorized_operations = operations
+    if error is not refused:
+        missing.topic_authorized_operations = view.operations(requested.name)
     return missing
 
 
-def _response(
-    cluster: Metadata, context: RequestContext, request: MetadataRequest, topics: Any
-) -> MetadataResponse:
+def _response(view: _View, topics: Any) -> MetadataResponse:
+    cluster, session = view.replicas.metadata, view.context.session
     return MetadataResponse(
         brokers=[
             MetadataResponseBroker(broker.broker_id, endpoint.host, endpoint.port, broker.rack)
             for broker in cluster.brokers.values()
-            for endpoint in (broker.endpoint(context.session.listener),)
+            for endpoint in (broker.endpoint(session.listener),)
         ],
         cluster_id=cluster.cluster_id,
         controller_id=cluster.controller_id,
         topics=topics,
         cluster_authorized_operations=(
-            CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED
+            view.authorizer.cluster_operations(session)
+            if view.request.include_cluster_authorized_operations
+            else NOT_ASKED
         ),
     )
 

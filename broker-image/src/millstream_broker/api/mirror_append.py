@@ -10,6 +10,7 @@ import asyncio
 from functools import partial
 from time import time
 
+from millstream_kafka.acl import AclOperation, ResourceType
 from millstream_kafka.mirror_source import MirrorSource
 from millstream_kafka.protocol import mirror_append
 from millstream_kafka.protocol.errors import ApiError
@@ -26,10 +27,38 @@ from ..replication.partition import Partition
 from ..replication.purgatory import DelayedProduce
 from ..replication.replicas import Replicas
 from ..runtime.stats import Stats
+from ..security.acl.authorizer import Authorizer
+from ..security.acl.rights import Right, on_cluster
 
 
-@handler(mirror_append.API, pipelined=True)
-def handle(replicas: Replicas, stats: Stats, context: RequestContext, request: MirrorAppendRequest) -> Answer:
+def _refused(request: MirrorAppendRequest, error: ApiError) -> MirrorAppendResponse:
+    return MirrorAppendResponse(
+        [
+            MirrorTopicResponse(
+                topic.name,
+                [MirrorPartitionResponse(data.index, error.code, error.message) for data in topic.partitions],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+@handler(
+    mirror_append.API,
+    pipelined=True,
+    rights=[
+        on_cluster(AclOperation.CLUSTER_ACTION),
+        Right(AclOperation.WRITE, ResourceType.TOPIC, "each topic"),
+    ],
+    refused=_refused,
+)
+def handle(
+    replicas: Replicas,
+    authorizer: Authorizer,
+    stats: Stats,
+    context: RequestContext,
+    request: MirrorAppendRequest,
+) -> Answer:
     now_ms = int(time() * 1000)
     waiting: WaitingMirrorAppend | None = None
     topics = []
@@ -40,6 +69,7 @@ def handle(replicas: Replicas, stats: Stats, context: RequestContext, request: M
             answer = MirrorPartitionResponse(data.index, 0)
             answers.append(answer)
             try:
+                authorizer.check(context.session, AclOperation.WRITE, ResourceType.TOPIC, topic.name)
                 partition = replicas.partition(topic.name, data.index)
             except ApiError as error:
                 answer.error_code, answer.error_message = error.code, error.message

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from millstream_kafka.acl import AclOperation, ResourceType
 from millstream_kafka.mirror_source import MirrorSource
 from millstream_kafka.protocol import mirror_truncate
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
@@ -24,11 +25,36 @@ from ..replication.manager import ReplicaManager
 from ..replication.partition import Partition
 from ..replication.replicas import Replicas
 from ..runtime.slices import cooperatively
+from ..security.acl.authorizer import Authorizer
+from ..security.acl.rights import Right, on_cluster
 from ..topic_rules.mirrored_topics import check_rejoins
 
 
-@handler(mirror_truncate.API)
+def _refused(request: MirrorTruncateRequest, error: ApiError) -> MirrorTruncateResponse:
+    return MirrorTruncateResponse(
+        [
+            TruncatedTopicResponse(
+                topic.name,
+                [
+                    TruncatedPartitionResponse(requested.index, error.code, error.message)
+                    for requested in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+@handler(
+    mirror_truncate.API,
+    rights=[
+        on_cluster(AclOperation.CLUSTER_ACTION),
+        Right(AclOperation.DELETE, ResourceType.TOPIC, "each topic"),
+    ],
+    refused=_refused,
+)
 async def handle(
+    authorizer: Authorizer,
     replicas: Replicas,
     replica_manager: ReplicaManager,
     context: RequestContext,
@@ -42,6 +68,9 @@ async def handle(
         async for requested in cooperatively(topic.partitions):
             answer = TruncatedPartitionResponse(requested.index, 0)
             answers.append(answer)
+            if not authorizer.allows(context.session, AclOperation.DELETE, ResourceType.TOPIC, topic.name):
+                answer.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+                continue
             try:
                 if requested.offset >= 0:
                     check = partial(_check, source, requested)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from uuid import UUID
 
+from millstream_kafka.acl import AclOperation, ResourceType
 from millstream_kafka.protocol import offset_commit
-from millstream_kafka.protocol.errors import ErrorCode
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
 from millstream_kafka.protocol.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitResponse,
@@ -23,16 +24,39 @@ from ..groups.messages import Commit, OffsetToCommit
 from ..network.handlers import RequestContext, handler
 from ..replication.replicas import Replicas
 from ..runtime.slices import cooperatively, gather_in_slices
+from ..security.acl.authorizer import Authorizer
+from ..security.acl.rights import Right, on_group
 
+READ, TOPIC = AclOperation.READ, ResourceType.TOPIC
 AT_ONCE = 100
 """Positions stored in one batch and one turn of the loop. The group may rebalance between batches."""
 
 GROUP_NOT_FOUND_SINCE = 9
 
 
-@handler(offset_commit.API)
+def _refused(request: OffsetCommitRequest, error: ApiError) -> OffsetCommitResponse:
+    return OffsetCommitResponse(
+        topics=[
+            OffsetCommitResponseTopic(
+                topic.name,
+                topic.topic_id,
+                [
+                    OffsetCommitResponsePartition(each.partition_index, error.code)
+                    for each in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+@handler(offset_commit.API, rights=[on_group(READ), Right(READ, TOPIC, "each topic")], refused=_refused)
 async def handle(
-    groups: GroupDriver, replicas: Replicas, context: RequestContext, request: OffsetCommitRequest
+    authorizer: Authorizer,
+    groups: GroupDriver,
+    replicas: Replicas,
+    context: RequestContext,
+    request: OffsetCommitRequest,
 ) -> OffsetCommitResponse:
     by_id = context.version >= offset_commit.IDS_SINCE
     missing = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -47,6 +71,9 @@ async def handle(
             records[key] = by_ids.get(topic.topic_id) if by_id else by_names.get(topic.name)
         record = records[key]
         name = topic.name if record is None else record.name
+        if (record is not None or not by_id) and not authorizer.allows(context.session, READ, TOPIC, name):
+            errors[name, each.partition_index] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            continue
         if record is None or not 0 <= each.partition_index < len(record.partitions):
             errors[name, each.partition_index] = (
                 missing if record is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -6,6 +6,7 @@ later request, only the remaining partitions do.
 
 from __future__ import annotations
 
+from millstream_kafka.acl import AclOperation, ResourceType
 from millstream_kafka.protocol import offset_delete
 from millstream_kafka.protocol.errors import ErrorCode
 from millstream_kafka.protocol.offset_delete import (
@@ -20,20 +21,30 @@ from ..network.handlers import RequestContext, handler
 from ..replication.replicas import Replicas
 from ..runtime.slices import cooperatively, gather_in_slices
 from ..runtime.steps import portions
+from ..security.acl.authorizer import Authorizer
+from ..security.acl.rights import Right, on_group
 
+READ, TOPIC = AclOperation.READ, ResourceType.TOPIC
 AT_ONCE = 100
 """Positions whose tombstones are stored in one batch and one turn of the loop."""
 
 
-@handler(offset_delete.API)
+@handler(offset_delete.API, rights=[on_group(AclOperation.DELETE), Right(READ, TOPIC, "each topic")])
 async def handle(
-    groups: GroupDriver, replicas: Replicas, context: RequestContext, request: OffsetDeleteRequest
+    authorizer: Authorizer,
+    groups: GroupDriver,
+    replicas: Replicas,
+    context: RequestContext,
+    request: OffsetDeleteRequest,
 ) -> OffsetDeleteResponse:
+    allowed = {
+        topic.name for topic in request.topics if authorizer.allows(context.session, READ, TOPIC, topic.name)
+    }
     existing = [
         (topic.name, each.partition_index)
         for topic in request.topics
         async for each in cooperatively(topic.partitions)
-        if _exists(replicas, topic.name, each.partition_index)
+        if topic.name in allowed and _exists(replicas, topic.name, each.partition_index)
     ]
     first = await groups.delete_offsets(request.group_id, existing[:AT_ONCE])
     if first.error:
@@ -47,7 +58,9 @@ async def handle(
         topics.append(OffsetDeleteResponseTopic(topic.name, []))
         async for each in cooperatively(topic.partitions):
             index = each.partition_index
-            error = errors.get((topic.name, index), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            if topic.name in allowed:
+                error = errors.get((topic.name, index), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             topics[-1].partitions.append(OffsetDeleteResponsePartition(index, error))
     return OffsetDeleteResponse(topics=topics)
 

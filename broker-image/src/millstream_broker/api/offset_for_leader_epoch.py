@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+from millstream_kafka.acl import AclOperation, ResourceType
 from millstream_kafka.protocol import offset_for_leader_epoch
-from millstream_kafka.protocol.errors import ApiError
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
 from millstream_kafka.protocol.offset_for_leader_epoch import (
     EpochEndOffset,
     OffsetForLeaderEpochRequest,
@@ -16,17 +17,39 @@ from millstream_kafka.protocol.offset_for_leader_epoch import (
 from ..network.handlers import RequestContext, handler
 from ..replication.replicas import Replicas
 from ..runtime.steps import Steps
+from ..security.acl.authorizer import Authorizer
+from ..security.acl.rights import Right
+
+DESCRIBE, TOPIC = AclOperation.DESCRIBE, ResourceType.TOPIC
 
 
-@handler(offset_for_leader_epoch.API, ends_with_connection=True)
+@handler(
+    offset_for_leader_epoch.API,
+    ends_with_connection=True,
+    rights=[
+        Right(DESCRIBE, TOPIC, "each topic, unless ClusterAction on the cluster is allowed"),
+        Right(
+            AclOperation.CLUSTER_ACTION,
+            ResourceType.CLUSTER,
+            "the cluster, instead of Describe on topics",
+            without="Describe on each topic is needed",
+        ),
+    ],
+)
 def handle(
-    replicas: Replicas, context: RequestContext, request: OffsetForLeaderEpochRequest
+    authorizer: Authorizer, replicas: Replicas, context: RequestContext, request: OffsetForLeaderEpochRequest
 ) -> Steps[OffsetForLeaderEpochResponse]:
-    topics = []
+    session, topics = context.session, []
+    may_all = not authorizer.is_enabled or authorizer.allows_on_cluster(session, AclOperation.CLUSTER_ACTION)
     for topic in request.topics:
         topics.append(OffsetForLeaderTopicResult(topic.topic, []))
+        is_allowed = may_all or authorizer.allows(session, DESCRIBE, TOPIC, topic.topic)
         for requested in topic.partitions:
-            topics[-1].partitions.append(_find(replicas, topic.topic, requested))
+            topics[-1].partitions.append(
+                _find(replicas, topic.topic, requested)
+                if is_allowed
+                else EpochEndOffset(ErrorCode.TOPIC_AUTHORIZATION_FAILED, requested.partition)
+            )
             yield
     return OffsetForLeaderEpochResponse(topics=topics)
 

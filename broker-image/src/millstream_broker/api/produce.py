@@ -17,6 +17,7 @@ import asyncio
 from functools import partial
 from time import time
 
+from millstream_kafka.acl import AclOperation, ResourceType
 from millstream_kafka.compression import Compression
 from millstream_kafka.protocol import produce
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
@@ -37,14 +38,23 @@ from ..network.produce_runs import Run
 from ..replication.purgatory import DelayedProduce
 from ..replication.replicas import Replicas
 from ..runtime.stats import Stats
+from ..security.acl.authorizer import Authorizer
+from ..security.acl.rights import Right
 from ..topic_rules.internal_topics import check_not_internal, is_internal
 
+WRITE, TOPIC = AclOperation.WRITE, ResourceType.TOPIC
+NO_TRANSACTIONS = "TRANSACTIONAL_ID_AUTHORIZATION_FAILED, with the right, too: there are no transactions"
 ATTRIBUTES = 22
 """Position of the low byte of a batch's attributes, which has its codec."""
 
 
 def handle_run(
-    replicas: Replicas, stats: Stats, context: RequestContext, request: ProduceRequest, run: Run
+    replicas: Replicas,
+    authorizer: Authorizer,
+    stats: Stats,
+    context: RequestContext,
+    request: ProduceRequest,
+    run: Run,
 ) -> list[Answer] | None:
     """The answers to a run of requests, which are appended together; None if they must be handled one by one."""
     acks = request.acks
@@ -62,6 +72,7 @@ def handle_run(
         or not _is_allowed(request)
         or context.version < produce.ZSTD_SINCE
         or is_internal(name)
+        or (authorizer.is_enabled and not authorizer.allows(context.session, WRITE, TOPIC, name))
     ):
         return None
     now_ms = int(time() * 1000)
@@ -92,8 +103,18 @@ def _answer(
     return waiting.done
 
 
-@handler(produce.API, pipelined=True, run=handle_run)
-def handle(replicas: Replicas, stats: Stats, context: RequestContext, request: ProduceRequest) -> Answer:
+@handler(
+    produce.API,
+    pipelined=True,
+    run=handle_run,
+    rights=[
+        Right(WRITE, TOPIC, "each topic"),
+        Right(WRITE, ResourceType.TRANSACTIONAL_ID, "the transactional id", without=NO_TRANSACTIONS),
+    ],
+)
+def handle(
+    replicas: Replicas, authorizer: Authorizer, stats: Stats, context: RequestContext, request: ProduceRequest
+) -> Answer:
     acks, timeout_ms = request.acks, request.timeout_ms
     is_allowed = _is_allowed(request)
     is_old = context.version < produce.ZSTD_SINCE
@@ -106,12 +127,15 @@ def handle(replicas: Replicas, stats: Stats, context: RequestContext, request: P
         if by_id:
             record = replicas.metadata.topics_by_id.get(topic.topic_id)
             name = "" if record is None else record.name
+        may_write = not authorizer.is_enabled or authorizer.allows(context.session, WRITE, TOPIC, name)
         answers = []
         for data in topic.partition_data:
             index, records = data.index, data.records
             try:
                 if by_id and not name:
                     raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
+                if not may_write:
+                    raise ApiError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
                 if not is_allowed:
                     raise _refusal(request)
                 if is_old:

@@ -18,6 +18,9 @@ number of partitions. A request without a session gets a session that ends with 
 Since v13, requests have the ids of topics (KIP-516), so no client continues in a topic that was created under the name
 of a deleted topic. Older requests have names.
 
+A consumer reads only topics that it may read at that moment, by the rules of an authorizer (`authorize`). A change of
+rules is noticed by the next request at the latest, and by a waiting response within moments (`rights_changed`).
+
 A consumer reads up to the high watermark of the leader, or of a follower: the leader sends it to one in its
 rack (KIP-392). A follower reads up to the end of the leader's log. Its fetch offset is its progress
 (`Partition.fetched`), unless the logs diverge, which the response then reports (`divergence`).
@@ -46,6 +49,7 @@ from .alter_partition import AlterPartitionManager
 from .delayed_fetch import DelayedFetch
 from .divergence import diverging_epoch
 from .fetch_responses import current_leader, joined
+from .fetch_rights import FetchRights
 from .fetched_partition import FetchedPartition, Key
 from .partition import Partition
 from .replica import FetchWaiter, Replica
@@ -94,6 +98,7 @@ class Session:
         "_rack",
         "_reads_followers",
         "_replicas",
+        "_rights",
         "_settings",
         "by_id",
         "counted",
@@ -129,6 +134,8 @@ class Session:
         self._replicas = replicas
         self._alter_partition = alter_partition
         self._settings = settings
+        self._rights: FetchRights | None = None
+        """None: everything may be read."""
         self._aborted: list[AbortedTransaction] | None = None
         self._rack = ""
         """The consumer's rack, if it may be sent to a replica there."""
@@ -208,6 +215,24 @@ class Session:
                 self._meanwhile.append(0)
             elif self._delayed is not None:
                 self._delayed.over()
+
+    # Rights
+
+    def authorize(self, rights: FetchRights) -> None:
+        """From now on, read what the client may. All partitions are due unless these are the rights as before."""
+        if rights != self._rights:
+            self._rights = rights
+            self._due.update(dict.fromkeys(self._fetched.values()))
+
+    def rights_changed(self) -> Steps[None]:
+        """A waiting response reports partitions that the client may not read any more."""
+        for number, fetched in enumerate(list(self._fetched.values()), 1):
+            if not number % AT_ONCE:
+                yield
+            found, rights, waiting = fetched.topic_partition, self._rights, self._delayed
+            if waiting is not None and found is not None and rights and not rights.may_read(found[0]):
+                self._due[fetched] = None
+                waiting.over()
 
     # Requests
 
@@ -335,6 +360,8 @@ class Session:
         requested = fetched.requested
         if (topic_partition := fetched.topic_partition) is None:
             topic_partition = fetched.topic_partition = self._find(fetched.key)
+        if self._rights is not None and not self._rights.may_read(topic_partition[0]):
+            raise ApiError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
         replica = self._replicas.partitions.get(topic_partition) or self._followed(topic_partition)
         if replica is not fetched.replica:
             if self.by_id and replica.topic_id != fetched.key[0]:

@@ -13,6 +13,7 @@ one for each broker.
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Mapping
 from time import monotonic
@@ -32,14 +33,18 @@ from millstream_process import supervision
 from ..coordination import BrokerRecord
 from ..runtime.slices import begin, finish
 from ..runtime.steps import Steps
+from ..security.acl.authorizer import Authorizer
 from ..security.session import ClientSession, PeerBroker
 from .alter_partition import AlterPartitionManager
+from .fetch_rights import FetchRights
 from .fetch_session import FULL, SESSIONLESS, Answer, FetchSettings, Session
 from .replicas import Replicas
 
 EVICTION_MS = 120_000
 MOST_PARTITIONS = 500_000
 """Limit of partitions in all consumers' sessions together; each takes some 400 bytes."""
+RIGHTS_S = 0.5
+"""How soon a waiting response reports that its client may not read a topic any more."""
 RACKS_SINCE = 11
 """Only leaders serve consumers that use older versions."""
 
@@ -73,8 +78,17 @@ class Sessions:
     """The fetch sessions of this broker's clients."""
 
     def __init__(
-        self, replicas: Replicas, alter_partition: AlterPartitionManager, settings: FetchSettings
+        self,
+        replicas: Replicas,
+        alter_partition: AlterPartitionManager,
+        settings: FetchSettings,
+        authorizer: Authorizer,
     ) -> None:
+        self._authorizer = authorizer
+        authorizer.on_change(self._rights_changed)
+        self._waiting: set[Session] = set()
+        """Consumers whose response waits, if there are rules of access."""
+        self._rights_timer: asyncio.TimerHandle | None = None
         self._replicas = replicas
         self._alter_partition = alter_partition
         self._settings = settings
@@ -98,6 +112,8 @@ class Sessions:
             session = self._of_follower(request, FollowerKey(peer, connection_id), version >= IDS_SINCE)
         else:
             session = self._of_consumer(request, version)
+            if self._authorizer.is_enabled:
+                session.authorize(FetchRights.now(self._authorizer, client))
         try:
             answer = yield from session.answer(request)
         except BaseException:  # aborted, for example by a disconnect: the session state is unknown
@@ -105,6 +121,9 @@ class Sessions:
             raise
         if self._consumers.get(session.session_id) is session:
             self._count(session, session.size)
+        if self._authorizer.is_enabled and not isinstance(answer, FetchResponse):
+            self._waiting.add(session)
+            answer.add_done_callback(lambda _: self._waiting.discard(session))
         if not session.session_id:
             if not isinstance(answer, FetchResponse):
                 answer.add_done_callback(lambda _: _end_later(session))
@@ -123,6 +142,19 @@ class Sessions:
             for data in topic.partitions:
                 session.take_back(topic.topic_id if session.by_id else topic.topic, data)
                 yield
+
+    def _rights_changed(self) -> None:
+        """Rules have changed: check waiting responses, once for several changes."""
+        if self._rights_timer is None:
+            self._rights_timer = asyncio.get_running_loop().call_later(RIGHTS_S, self._check_rights)
+
+    def _check_rights(self) -> None:
+        self._rights_timer = None
+        supervision.run("rights of waiting fetches", finish(self._checked()))
+
+    def _checked(self) -> Steps[None]:
+        for session in list(self._waiting):
+            yield from session.rights_changed()
 
     # Followers
 

@@ -10,7 +10,7 @@ made on the loop.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from millstream_kafka.acl import (
     CLUSTER_NAME,
@@ -45,6 +45,9 @@ class Authorizer:
     """Whether requests may be refused. If not, handlers skip their checks."""
     version = 0
 
+    def on_change(self, changed: Callable[[], None]) -> None:
+        """Have `changed` called after each change of rules."""
+
     def allows(
         self, session: ClientSession, operation: AclOperation, resource_type: ResourceType, name: str
     ) -> bool:
@@ -78,6 +81,12 @@ class Authorizer:
             if self.allows(session, operation, resource_type, name)
         )
 
+    def cluster_operations(self, session: ClientSession) -> int:
+        """The allowed operations on the cluster; none without Describe, as in Kafka."""
+        if not self.allows_on_cluster(session, AclOperation.DESCRIBE):
+            return 0
+        return self.operations(session, ResourceType.CLUSTER, CLUSTER_NAME)
+
 
 class AclAuthorizer(Authorizer):
     """Decides by access rules."""
@@ -90,6 +99,10 @@ class AclAuthorizer(Authorizer):
         self.allows_without_acl = allows_without_acl
         self.rules = Rules()
         self._decisions: dict[tuple[str, str, AclOperation, ResourceType, str | None], bool] = {}
+        self._listeners: list[Callable[[], None]] = []
+
+    def on_change(self, changed: Callable[[], None]) -> None:
+        self._listeners.append(changed)
 
     def replace(self, pattern: ResourcePattern, entries: Iterable[AccessControlEntry]) -> None:
         """Replace the rules of one pattern."""
@@ -103,6 +116,8 @@ class AclAuthorizer(Authorizer):
     def _changed(self) -> None:
         self._decisions.clear()
         self.version += 1
+        for changed in self._listeners:
+            changed()
 
     def allows(
         self, session: ClientSession, operation: AclOperation, resource_type: ResourceType, name: str
