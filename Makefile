@@ -15,7 +15,7 @@ KAFKA_JARS := .jars/kafka-$(KAFKA_VERSION)
 IMAGE_BUILD ?= docker build -t
 MAVEN := mvn -B -Dstyle.color=never
 
-.PHONY: setup demo demo-failover test test-unit test-process test-soak test-all test-oldest compat-matrix durations mutation faults e2e bench operator-scale lint types spelling workflows images contexts wheels chart version jars kafka-jars spark-classes moto lock clean definitions docs docs/protocol.md docs/command.md docs/metrics.md docs/reference/broker-configuration.md docs/reference/conditions.md docs/images/dashboards
+.PHONY: setup demo demo-failover test test-unit test-process test-soak test-all test-oldest compat-matrix durations mutation faults e2e bench operator-scale lint types spelling workflows images contexts wheels chart version jars kafka-jars spark-classes moto lock clean definitions docs docs/protocol.md docs/command.md docs/metrics.md docs/reference/authorization.md docs/reference/broker-configuration.md docs/reference/conditions.md docs/images/dashboards
 
 # $(call timed,NAME,COMMAND): run it, show what goes on, and how long it took.
 timed = $(PYTHON) .ci/step.py $(1) $(2)
@@ -200,6 +200,11 @@ docs/images/dashboards: setup
 # Every configuration key, from the broker's own tables.
 docs/reference/broker-configuration.md: setup
 	PYTHONPATH=tests/harness $(BIN)/python -P -m millstream_harness.configuration_document > $@.new
+	mv $@.new $@
+
+# What each request needs to be allowed, from the handlers' registrations.
+docs/reference/authorization.md: setup
+	PYTHONPATH=tests/harness $(BIN)/python -P -m millstream_harness.authorization_document > $@.new
 	mv $@.new $@
 
 # Every condition and reason, with what to do.

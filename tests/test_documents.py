@@ -17,7 +17,7 @@ import yaml
 
 from millstream_broker.config.config_keys import BROKER_KEYS
 from millstream_broker.config.config_types import Type, as_text
-from millstream_harness import conditions_document, configuration_document
+from millstream_harness import authorization_document, conditions_document, configuration_document
 from millstream_harness.pages import blocks
 from millstream_harness.specs import LOAD, MIRROR, REF, manifest, workload
 from millstream_operator.local import manifests
@@ -59,12 +59,6 @@ def test_the_reference_shows_the_defaults_of_maps() -> None:
         assert yaml.safe_load(f"{{{shown}}}") == amounts
 
 
-@pytest.mark.parametrize("api", ["DescribeAcls", "CreateAcls", "DeleteAcls"])
-def test_the_protocol_page_says_that_there_are_no_access_rules(api: str) -> None:
-    (row,) = re.findall(rf"^\| \d+ \| \[{api}\].*$", (ROOT / "docs/protocol.md").read_text(), re.MULTILINE)
-    assert "SECURITY_DISABLED" in row
-
-
 def test_the_flights_example_writes_the_file_that_its_page_publishes() -> None:
     page = (ROOT / "examples/flights/README.md").read_text()
     script, written = re.findall(r"^python (\S+) > (\S+)", page, re.MULTILINE)[0]
@@ -82,7 +76,11 @@ def test_the_flights_example_writes_the_file_that_its_page_publishes() -> None:
 
 @pytest.mark.parametrize(
     ("page", "document"),
-    [("broker-configuration", configuration_document), ("conditions", conditions_document)],
+    [
+        ("authorization", authorization_document),
+        ("broker-configuration", configuration_document),
+        ("conditions", conditions_document),
+    ],
 )
 def test_a_generated_page_is_current(page: str, document: ModuleType) -> None:
     path = f"docs/reference/{page}.md"

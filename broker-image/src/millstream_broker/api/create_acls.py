@@ -50,7 +50,7 @@ async def handle(
     added: dict[ResourcePattern, set[AccessControlEntry]] = {}
     created: list[tuple[ResourcePattern, AclCreationResult]] = []
     async for creation in cooperatively(request.creations):
-        result = AclCreationResult(error_message=None)
+        result = AclCreationResult(error_message="")
         results.append(result)
         try:
             pattern, entry = _rule(creation)

@@ -73,8 +73,8 @@ async def handle(
         try:
             if named[topic.name] > 1:
                 raise ApiError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
-            if not may_all:
-                authorizer.check(session, CREATE, TOPIC, topic.name)
+            if not (may_all or authorizer.allows(session, CREATE, TOPIC, topic.name)):
+                raise ApiError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "Authorization failed.")
             if too_many is not None:
                 raise too_many
             new.append(_new_topic(topic))

@@ -110,14 +110,16 @@ def _check_rights(
     authorizer: Authorizer, replicas: Replicas, context: RequestContext, result: DeletableTopicResult
 ) -> None:
     """A topic that is requested by its id is named in the response to those who may describe it. Raises ApiError."""
-    name = result.name
-    if name is None:
-        if (topic := replicas.metadata.topics_by_id.get(result.topic_id)) is None:
-            return
-        name = topic.name
-        if authorizer.allows(context.session, AclOperation.DESCRIBE, TOPIC, name):
-            result.name = name
-    authorizer.check(context.session, DELETE, TOPIC, name)
+    name, metadata = result.name, replicas.metadata
+    topic = metadata.topics_by_id.get(result.topic_id) if name is None else metadata.topics.get(name)
+    named = name if topic is None else topic.name
+    if named is None:
+        return  # nobody has this id
+    if authorizer.allows(context.session, AclOperation.DESCRIBE, TOPIC, named):
+        if topic is None:
+            return  # to be reported as unknown
+        result.name = named
+    authorizer.check(context.session, DELETE, TOPIC, named)
 
 
 def _find(replicas: Replicas, name: str | None, topic_id: UUID) -> TopicRecord:

@@ -53,4 +53,4 @@ def handle(
             resources.append(
                 DescribeAclsResource(pattern.resource_type, pattern.name, pattern.pattern_type, described)
             )
-    return DescribeAclsResponse(error_message=None, resources=resources)
+    return DescribeAclsResponse(error_message="", resources=resources)

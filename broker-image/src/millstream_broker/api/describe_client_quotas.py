@@ -20,7 +20,11 @@ from ..security.acl.rights import on_cluster
 from ..security.quotas.requests import Filter, names_of, values_of
 
 
-@handler(describe_client_quotas.API, rights=[on_cluster(AclOperation.DESCRIBE_CONFIGS)])
+def _refused(request: DescribeClientQuotasRequest, error: ApiError) -> DescribeClientQuotasResponse:
+    return DescribeClientQuotasResponse(0, int(error.code), error.message, None)
+
+
+@handler(describe_client_quotas.API, rights=[on_cluster(AclOperation.DESCRIBE_CONFIGS)], refused=_refused)
 async def handle(
     coordination: Coordination, context: RequestContext, request: DescribeClientQuotasRequest
 ) -> DescribeClientQuotasResponse:
@@ -28,7 +32,7 @@ async def handle(
         components = [(one.entity_type, one.match_type, one.match) for one in request.components]
         wanted = Filter(components, is_strict=request.strict)
     except ApiError as error:
-        return DescribeClientQuotasResponse(0, int(error.code), error.message, None)
+        return _refused(request, error)
     found = {}
     async for entity, config in cooperatively(list(coordination.entity_configs.items())):
         if wanted.matches(entity) and (values := values_of(entity, config)):

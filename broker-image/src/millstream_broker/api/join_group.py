@@ -6,25 +6,30 @@ static leader skips the assignment (KIP-814).
 
 from __future__ import annotations
 
-from millstream_kafka.acl import AclOperation
+from millstream_kafka.acl import AclOperation, ResourceType
 from millstream_kafka.protocol import join_group
+from millstream_kafka.protocol.errors import ErrorCode
 from millstream_kafka.protocol.join_group import JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember
 
 from ..groups.driver import GroupDriver
 from ..groups.messages import Join
 from ..network.handlers import RequestContext, handler
-from ..security.acl.rights import on_group
+from ..security.acl.authorizer import Authorizer
+from ..security.acl.rights import Right
 
 MEMBER_ID_REQUIRED_SINCE = 4
 NULLABLE_PROTOCOL_SINCE = 7
 SKIP_ASSIGNMENT_SINCE = 9
 
 
-@handler(join_group.API, rights=[on_group(AclOperation.READ)])
+@handler(join_group.API, rights=[Right(AclOperation.READ, ResourceType.GROUP, "the group")])
 async def handle(
-    groups: GroupDriver, context: RequestContext, request: JoinGroupRequest
+    authorizer: Authorizer, groups: GroupDriver, context: RequestContext, request: JoinGroupRequest
 ) -> JoinGroupResponse:
     version = context.version
+    if not authorizer.allows(context.session, AclOperation.READ, ResourceType.GROUP, request.group_id):
+        protocol = "" if version < NULLABLE_PROTOCOL_SINCE else None
+        return JoinGroupResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED, protocol_name=protocol)
     joined = await groups.join(
         Join(
             group_id=request.group_id,

@@ -25,9 +25,9 @@ CLASSIC = "classic"
             DESCRIBE,
             ResourceType.CLUSTER,
             "the cluster, for all groups",
-            without="the groups that it may describe",
+            without="only groups that it may describe",
         ),
-        Right(DESCRIBE, ResourceType.GROUP, "each group", without="the other groups"),
+        Right(DESCRIBE, ResourceType.GROUP, "each group", without="the group is left out"),
     ],
 )
 def handle(

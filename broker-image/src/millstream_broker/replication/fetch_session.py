@@ -62,6 +62,12 @@ FULL, SESSIONLESS = 0, -1
 CONSUMER = -1
 """A consumer's replica id; other negative ones are Kafka's debugging tools, which read like consumers."""
 READ_COMMITTED = 1
+UNKNOWN = (
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode.UNKNOWN_TOPIC_ID,
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+)
+"""Errors after which Kafka does not look for the partition."""
 LOAD_S = 1.0
 """Minimum time that a response waits for existing records that must be looked up on disk."""
 LOADS_AT_ONCE = 20
@@ -518,7 +524,7 @@ class Session:
         fetched.leave()
         fetched.sent = None
         self._due[fetched] = None
-        is_unknown = error.code in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
+        is_unknown = error.code in UNKNOWN
         leader = None
         if (
             error.code in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)

@@ -1,4 +1,4 @@
-"""CreateAcls (key 30): access rules to add (KIP-140); brokers respond with SECURITY_DISABLED.
+"""CreateAcls (key 30): access rules to add (KIP-140); SECURITY_DISABLED without `authorizer.class.name`.
 
 v1 adds pattern types (KIP-290); v2 is flexible; v3 allows the resource type of users (KIP-373).
 """

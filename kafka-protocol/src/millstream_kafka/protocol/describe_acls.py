@@ -1,4 +1,4 @@
-"""DescribeAcls (key 29): a filter of access rules to list (KIP-140); brokers respond with SECURITY_DISABLED.
+"""DescribeAcls (key 29): a filter of access rules to list (KIP-140); SECURITY_DISABLED without `authorizer.class.name`.
 
 v1 adds pattern types (KIP-290); v2 is flexible; v3 allows the resource type of users (KIP-373).
 """

@@ -81,7 +81,7 @@ async def test_access_rules_need_describe_and_alter_on_the_cluster(broker: Broke
         assert (await describe(client, *everything())).error_code == 0
         assert [code for code, _ in await create(client, rule)] == [refused]
         await allow(broker, AclOperation.ALTER)
-        assert await create(client, rule, rule) == [(0, None), (0, None)]
+        assert await create(client, rule, rule) == [(0, ""), (0, "")]
         assert (await describe(client, *everything())).error_code == 0, "Alter includes Describe"
 
 
@@ -95,7 +95,7 @@ async def test_created_rules_are_in_force_at_once_and_until_they_are_deleted(bro
             AclCreation(TOPIC, "ord", PREFIXED, "User:alice", "*", WRITE, ALLOW),
             AclCreation(TOPIC, "*", LITERAL, "User:carol", "*", 2, ALLOW),
         ]
-        assert await create(client, *rules) == [(0, None)] * 4
+        assert await create(client, *rules) == [(0, "")] * 4
         assert broker.authorizer.version > version
         assert await names(client, TOPIC, "orders", LITERAL, None, None, 1, 1) == ["orders"]
         assert await names(client, TOPIC, "orders", 2, None, None, 1, 1) == ["*", "ord", "orders"]
@@ -134,7 +134,7 @@ async def test_impossible_rules_are_refused_and_others_of_the_request_stored(
         (refused, stored) = await create(client, rule, good)
         assert refused[0] == ErrorCode.INVALID_REQUEST
         assert problem in (refused[1] or "")
-        assert stored == (0, None)
+        assert stored == (0, "")
         assert await names(client, *everything()) == ["good", CLUSTER_NAME]
 
 
