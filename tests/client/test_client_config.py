@@ -44,8 +44,26 @@ def test_what_is_wrong_is_named(tmp_path: Path, content: bytes, said: str) -> No
 
 def test_line_goes_on_after_a_backslash(tmp_path: Path) -> None:
     path = tmp_path / "c"
-    path.write_text("! of Java\na=1 \\\n  # 2 \\\n  3\nb=x\\\\\nc=\\d\n")
-    assert client_config.read("--x", str(path)) == {"a": "1 # 2 3", "b": "x\\\\", "c": "\\d"}
+    path.write_text("! of Java\na=1 \\\n  # 2 \\\n  3\nb=x\\\\\nc=\\d\nsasl.password=e\\\nf=1")
+    assert client_config.read("--x", str(path)) == {
+        "a": "1 # 2 3",
+        "b": "x\\\\",
+        "c": "\\d",
+        "sasl.password": "e\\",
+        "f": "1",
+    }
+
+
+def test_values_of_javas_own_keys_have_javas_escapes(tmp_path: Path) -> None:
+    path = tmp_path / "c"
+    path.write_text(
+        'sasl.jaas.config=M required p\\="\\\\"\\u00e9\\ud83d\\ude00";\nssl.keystore.key=a\\nb\nsasl.password=\\n\n'
+    )
+    assert client_config.read("--x", str(path)) == {
+        "sasl.jaas.config": 'M required p="\\"é😀";',
+        "ssl.keystore.key": "a\nb",
+        "sasl.password": "\\n",
+    }
 
 
 def test_file_may_name_the_cluster(tmp_path: Path) -> None:

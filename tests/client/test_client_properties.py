@@ -67,7 +67,7 @@ def test_stores_in_pem_format(tmp_path: Path) -> None:
         "ssl.key.password": "p",
         "ssl.endpoint.identification.algorithm": "none",
     }
-    inline = {"ssl.truststore.certificates": "-----BEGIN CERTIFICATE-----\\nx\\n"}
+    inline = {"ssl.truststore.certificates": "-----BEGIN CERTIFICATE-----\nx\n"}
     assert translated(inline) == {"ssl.ca.pem": "-----BEGIN CERTIFICATE-----\nx\n"}
 
 

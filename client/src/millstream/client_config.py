@@ -1,23 +1,29 @@
 """A file with a client's settings, such as those of TLS and SASL: passwords belong in no command line.
 
 One KEY=VALUE per line, with the keys of Kafka's Java clients or of librdkafka; a line that ends with a backslash goes
-on in the next. Empty lines and lines that begin with # or ! are ignored. A profile is such a file in the user's folder
-of profiles, named without its ending.
+on in the next, except after a password. Empty lines and lines that begin with # or ! are ignored. A profile is such a
+file in the user's folder of profiles, named without its ending.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from millstream import client_properties
 from millstream.errors import BadInput
 
 MAX_BYTES: Final = 1 << 20
 BOOTSTRAP: Final = "bootstrap.servers"
 ENDING: Final = ".properties"
+SECRETS: Final = (".password", ".secret")
+"""Endings of keys whose values may end with a backslash."""
+_ESCAPE: Final = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))")
+_NAMED: Final = {"n": "\n", "r": "\r", "t": "\t", "f": "\f"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +89,16 @@ def _parsed(option: str, path: str) -> dict[str, tuple[int, str]]:
             raise BadInput(f"{where}: is not KEY=VALUE", "write lines such as security.protocol=SASL_SSL")
         if key in found:
             raise BadInput(f"{where}: {key} is given twice", "give each key once")
-        found[key] = number, value
+        found[key] = number, _unescaped(value) if key in client_properties.ESCAPED else value
     return found
+
+
+def _unescaped(value: str) -> str:
+    """A value with Java's escapes: \\n, \\u0041 and the like; another character after a backslash is itself."""
+    text = _ESCAPE.sub(
+        lambda found: chr(int(found[1], 16)) if found[1] else _NAMED.get(found[2], found[2]), value
+    )
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _lines(text: str) -> list[tuple[int, str]]:
@@ -95,7 +109,8 @@ def _lines(text: str) -> list[tuple[int, str]]:
         line = line.strip()
         if not goes_on and (not line or line[0] in "#!"):
             continue
-        ends = (len(line) - len(line.rstrip("\\"))) % 2 == 1
+        key = (found[-1][1] if goes_on else line).partition("=")[0].strip()
+        ends = not key.endswith(SECRETS) and (len(line) - len(line.rstrip("\\"))) % 2 == 1
         part = line[:-1] if ends else line
         if goes_on:
             found[-1] = found[-1][0], found[-1][1] + part

@@ -39,6 +39,13 @@ _JAAS: Final = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _OPTION: Final = re.compile(r"""([\w.]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s";]+))""", re.DOTALL)
+ESCAPED: Final = frozenset(
+    (
+        *("sasl.jaas.config", "ssl.truststore.certificates"),
+        *("ssl.keystore.certificate.chain", "ssl.keystore.key"),
+    )
+)
+"""Names of Java's alone whose values, in a file, have Java's escapes."""
 Config = dict[str, Any]
 
 
@@ -177,8 +184,7 @@ def _keystore_password(
 
 def _named(name: str) -> Callable[..., Iterator[tuple[str, Any]]]:
     def renamed(key: str, value: Any, given: Mapping[str, Any], where: str) -> Iterator[tuple[str, Any]]:
-        # in a file of properties, \n in a value is a newline
-        yield name, str(value).replace("\\n", "\n")
+        yield name, value
 
     return renamed
 

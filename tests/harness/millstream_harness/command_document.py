@@ -67,9 +67,10 @@ sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule require
 ```
 
 librdkafka's file has `ssl.ca.location`, `sasl.username` and `sasl.password` instead. Trust stores are PEM files, key
-stores PEM or PKCS#12. A backslash at a line's end continues it; elsewhere it is an ordinary character. Serializers and
-other names of Java classes have no effect; any other setting that librdkafka does not know is an error. The file may
-contain a password, so let no one else read it (`chmod 600`).
+stores PEM or PKCS#12. A backslash continues a line at its end, except in passwords. Elsewhere it is an ordinary
+character, except in `sasl.jaas.config` and in certificates, where it escapes as in Java. Serializers and other names of
+Java classes have no effect; any other setting that librdkafka does not know is an error. The file may contain a
+password, so let no one else read it (`chmod 600`). `millstream user config` prints it for a [User](resources/user.md).
 
 A profile is such a file in `~/.config/millstream`: `--profile prod` (or `MILLSTREAM_PROFILE`) is
 `~/.config/millstream/prod.properties`. The cluster is that of `--bootstrap`, otherwise the file's `bootstrap.servers`,
@@ -105,7 +106,7 @@ def _command(command: click.Command, path: list[str]) -> Iterator[str]:
     yield _text(command.help or "")
     yield ""
     shared = {"--help"}
-    if path[1] != "local":
+    if path[1] not in ("local", "user"):
         shared |= {"--bootstrap", "--command-config", "--profile", "--output"}
     rows = [
         parameter.get_help_record(context)

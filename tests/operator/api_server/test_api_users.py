@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from millstream_harness.command import millstream
 from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.kube import CommandFailed, Json, Namespace, until
 from millstream_harness.manifests import cluster, resource
@@ -72,6 +73,19 @@ def test_life_of_a_user(operator: OperatorProcess, namespace: Namespace, admin: 
     assert admin.user_quotas()["app"] == {"producer_byte_rate": 1024.0}
     first = password(namespace, "app")
     assert first not in json.dumps(namespace.get(KIND, "app"))
+    shown = millstream(
+        "user",
+        "config",
+        "app",
+        "-n",
+        namespace.name,
+        "--address",
+        "b:9092",
+        "-F",
+        "librdkafka",
+        bootstrap=None,
+    )
+    assert f"sasl.password={first}" in shown.stdout.decode().splitlines()
 
     before = {kind: namespace.get(kind, "app") for kind in (KIND, "secret")}
     operator.stop()

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from millstream.connection import Cluster
+from millstream_harness.command import millstream
 from millstream_harness.local import Sandbox
 from millstream_operator.kafka.admin import KafkaAdmin
 from millstream_operator.kafka.records import ScramMechanism
@@ -34,7 +36,7 @@ def user(sandbox: Sandbox, name: str, **spec: Any) -> None:
     sandbox.write("User", name, json.dumps({"clusterRef": {"name": "west"}, **spec}))
 
 
-def test_user_has_its_password_in_a_file_and_goes_with_it(sandbox: Sandbox) -> None:
+def test_user_has_its_password_in_a_file_and_goes_with_it(sandbox: Sandbox, tmp_path: Path) -> None:
     acls = [{"resource": {"type": "topic", "name": "t"}, "operations": ["Read"]}]
     user(
         sandbox, "app",
@@ -42,6 +44,7 @@ def test_user_has_its_password_in_a_file_and_goes_with_it(sandbox: Sandbox) -> N
         authorization={"type": "Simple", "acls": acls},
         quotas={"producerByteRate": 1024},
     )  # fmt: skip
+    user(sandbox, "plain")
     assert sandbox.runtime().up(sandbox.manifests).failures == {}
     words = "password in Secret app, 1 access rule, 1 quota"
     assert sandbox.ready("User", "app") == ("True", "UserReady", words)
@@ -57,12 +60,23 @@ def test_user_has_its_password_in_a_file_and_goes_with_it(sandbox: Sandbox) -> N
     try:
         before = admin.scram_users(["app"])["app"][SHA_512]
         assert len(admin.rules() or ()) == 1
+        shown = millstream("user", "config", "app", "--data", str(sandbox.data), bootstrap=None)
+        (tmp_path / "app.properties").write_bytes(shown.stdout)
+        client = Cluster.from_file(str(tmp_path / "app.properties"))
+        assert (client.bootstrap, client.config["sasl.password"]) == (sandbox.bootstrap, password)
+        for name, said in (
+            ("nobody", b"there is no User nobody in namespace default"),
+            ("plain", b"has no passw"),
+        ):
+            refused = millstream("user", "config", name, "--data", str(sandbox.data), bootstrap=None)
+            assert refused.returncode == 1
+            assert said in refused.stderr
         assert sandbox.runtime().up(sandbox.manifests).failures == {}
         assert (folder / "password").read_text() == password
         assert admin.scram_users(["app"])["app"][SHA_512] == before
         (sandbox.manifests / "Cluster-west.yaml").unlink()
         done = sandbox.run("delete", "--yes", "-f", str(sandbox.manifests))
-        assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "User app: deleted, with user app")
+        assert "User app: deleted, with user app" in done.stdout
         assert not folder.exists()
         assert admin.scram_users(["app"]) == {}
         assert admin.rules() == []
