@@ -170,7 +170,9 @@ class Broker:
 
         # Administration
         self.topic_administrator = TopicAdministrator(config, configs, self.replicas, coordination)
-        self.config_administrator = ConfigAdministrator(config, configs, self.replicas, coordination)
+        self.config_administrator = ConfigAdministrator(
+            config, configs, self.replicas, coordination, certificates
+        )
         self.producer_ids = ProducerIds()
         self.scram_credentials = ScramCredentials(coordination)
         offsets = BrokerInternalTopic(
@@ -268,6 +270,7 @@ class Broker:
             self.controllership,
             coordination,
             self.quotas,
+            certificates.states if certificates is not None else tuple,
         )
 
     def _connection_rates(self, bound: list[Listening]) -> ConnectionRates:

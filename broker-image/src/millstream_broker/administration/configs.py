@@ -6,20 +6,27 @@ after they have been validated.
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import IntEnum
+from typing import TYPE_CHECKING
 
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 
 from ..config.config import BrokerConfig, ConfigSource, Entry
-from ..config.listener_keys import broker_key
+from ..config.config_keys import BROKER_KEYS
+from ..config.config_types import ConfigError
+from ..config.listener_keys import broker_key, plain_name
 from ..coordination import Conflict
 from ..coordination.coordination import Coordination
 from ..metadata.cache import check_topic_name
 from ..metadata.effective_configs import EffectiveConfigs
 from ..replication.replicas import Replicas
 from ..topic_rules.mirrored_topics import check_change
+
+if TYPE_CHECKING:
+    from ..security.tls.certificates import Certificates
 
 
 class Resource(IntEnum):
@@ -42,12 +49,19 @@ class ConfigAdministrator:
     """Reads and changes configuration for one broker's clients."""
 
     def __init__(
-        self, config: BrokerConfig, configs: EffectiveConfigs, replicas: Replicas, coordination: Coordination
+        self,
+        config: BrokerConfig,
+        configs: EffectiveConfigs,
+        replicas: Replicas,
+        coordination: Coordination,
+        certificates: Certificates | None = None,
     ) -> None:
+        """`certificates` are those of listeners, which settings may replace."""
         self._config = config
         self._configs = configs
         self._replicas = replicas
         self._coordination = coordination
+        self._certificates = certificates
 
     def describe(self, resource_type: int, name: str) -> list[Entry]:
         """The values of a resource, and their sources. Raises ApiError."""
@@ -111,6 +125,8 @@ class ConfigAdministrator:
                 raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) from None
             if not validate_only:
                 await self._replicas.caught_up()
+                if resource_type == Resource.BROKER and self._certificates is not None:
+                    await self._certificates.reload()
 
     async def _change_topic(
         self,
@@ -137,13 +153,34 @@ class ConfigAdministrator:
         if name:
             self.check_broker(name)
         broker_id = self._replicas.broker_id if name else None
-        overrides = changed(self._replicas.metadata.state.broker_configs.get(broker_id, {}))
+        before = self._replicas.metadata.state.broker_configs.get(broker_id, {})
+        overrides = changed(before)
         keys = [(name, broker_key(name)) for name in overrides]
         fixed = [name for name, key in keys if key is not None and not key.dynamic]
         if fixed:
             message = f"Cannot update these configs dynamically: [{', '.join(fixed)}]"
             raise ApiError(ErrorCode.INVALID_REQUEST, message)
+        of_one_broker = [
+            name
+            for name, key in keys
+            if key is not None and BROKER_KEYS[plain_name(name)].dynamic_of_listener_only
+        ]
+        if of_one_broker and broker_id is None:
+            message = f"Cannot update these configs at default cluster level: {','.join(of_one_broker)}"
+            raise ApiError(ErrorCode.INVALID_REQUEST, message)
+        secrets = [name for name, key in keys if key is not None and key.is_sensitive and name not in before]
+        if secrets:
+            message = (
+                f"{', '.join(secrets)}: settings that change at run time are stored unencrypted, so secrets belong in"
+                " the broker's file, or in a file that it names"
+            )
+            raise ApiError(ErrorCode.INVALID_REQUEST, message)
         self._configs.check_broker(broker_id, overrides, self._replicas.metadata.topics.values())
+        if self._certificates is not None:
+            try:
+                await asyncio.to_thread(self._certificates.check, self._configs.with_own(overrides))
+            except ConfigError as error:
+                raise ApiError(ErrorCode.INVALID_REQUEST, str(error)) from None
         if not validate_only:
             await self._coordination.set_broker_config(broker_id, overrides)
 

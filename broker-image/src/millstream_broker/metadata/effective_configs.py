@@ -176,6 +176,10 @@ class EffectiveConfigs:
                 f"{_POLICY} of {name} must be {INTERNAL_CONFIG[_POLICY]}: any other would delete what is committed",
             )
 
+    def with_own(self, overrides: Overrides) -> BrokerConfig:
+        """This broker's configuration with other dynamic settings of its own."""
+        return self._built(_layers({**self._stored, self._broker_id: overrides}, self._broker_id))[0]
+
     def check_broker(
         self, broker_id: int | None, overrides: Overrides, topics: Iterable[TopicRecord]
     ) -> None:

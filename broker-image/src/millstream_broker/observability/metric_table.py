@@ -71,6 +71,36 @@ TABLE = (
         "Connections that were closed because of the quota of their address.",
     ),
     Metric(
+        "millstream_tls_handshakes_total", "counter", "handshakes", "TLS handshakes that clients completed."
+    ),
+    Metric(
+        "millstream_tls_handshake_failures_total",
+        "counter",
+        "handshakes",
+        "TLS handshakes that failed, took too long or never began, clients without TLS included.",
+    ),
+    Metric(
+        "millstream_tls_certificate_expiry_days",
+        "gauge",
+        "days",
+        "Time until a listener's certificate, or that of an issuer in its file, expires; negative after that.",
+        ("listener",),
+    ),
+    Metric(
+        "millstream_tls_certificate_reloads_total",
+        "counter",
+        "certificates",
+        "New certificates of a listener that were taken while the broker ran.",
+        ("listener",),
+    ),
+    Metric(
+        "millstream_tls_certificates_refused_total",
+        "counter",
+        "certificates",
+        "New certificates of a listener that were refused: the old one stays, and the log says why.",
+        ("listener",),
+    ),
+    Metric(
         "millstream_muted_connections",
         "gauge",
         "connections",

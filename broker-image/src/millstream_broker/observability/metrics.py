@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import Counter
-from collections.abc import Collection, Sized
+from collections.abc import Callable, Collection, Iterable, Sized
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -31,6 +31,7 @@ from ..runtime.request_memory import RequestMemory
 from ..runtime.slices import cooperatively, finish, yield_to_others
 from ..runtime.stats import Stats
 from ..security.quotas.quotas import Quotas
+from ..security.tls.listener_tls import CertificateState
 from .metric_table import MOST_CLIENTS, MOST_PARTITIONS, MOST_TOPICS, TABLE
 
 Labels = tuple[str, ...]
@@ -113,6 +114,7 @@ class Metrics:
         controllership: Controllership,
         coordination: Connected,
         quotas: Quotas,
+        certificates: Callable[[], Iterable[CertificateState]],
     ) -> None:
         self._stats = stats
         self._stalls = stalls
@@ -124,6 +126,7 @@ class Metrics:
         self._controllership = controllership
         self._coordination = coordination
         self._quotas = quotas
+        self._certificates = certificates
         self._received, self._sent, self._replicated = Sums(), Sums(), Sums()
         self._scraping = asyncio.Lock()
 
@@ -148,6 +151,7 @@ class Metrics:
             controller = self._controllership.controller
             counts = (0, 0, 0) if controller is None else await finish(controller.machine.count())
             self._add_counters(page)
+            self._add_certificates(page)
             await yield_to_others()
             self._add_gauges(page, found, *counts)
             found.omitted["millstream_group_committed_offset"] = await self._add_groups(page)
@@ -171,6 +175,8 @@ class Metrics:
             ("sent_bytes", stats.bytes_out),
             ("connections_accepted", stats.connections_accepted),
             ("connections_throttled", stats.connections_throttled),
+            ("tls_handshakes", stats.tls_handshakes),
+            ("tls_handshake_failures", stats.tls_failures),
             ("records_received", stats.records_in),
             ("batches_refused", stats.records_refused),
             ("isr_shrinks", stats.isr_shrinks),
@@ -196,6 +202,16 @@ class Metrics:
         page.add("millstream_group_members", members)
         page.add("millstream_group_committed_offset", offsets)
         return omitted
+
+    def _add_certificates(self, page: Page) -> None:
+        states = list(self._certificates())
+        page.add("millstream_tls_certificate_expiry_days", {(each.listener,): each.days for each in states})
+        page.add(
+            "millstream_tls_certificate_reloads_total", {(each.listener,): each.reloads for each in states}
+        )
+        page.add(
+            "millstream_tls_certificates_refused_total", {(each.listener,): each.refused for each in states}
+        )
 
     async def _add_quotas(self, page: Page) -> int:
         """Add the use of clients that have quotas; returns the number of clients left out."""

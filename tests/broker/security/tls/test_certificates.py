@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -23,7 +22,8 @@ from millstream_harness.certificates import HOUR, Authority, tls_keys
 from millstream_harness.in_process import running
 from millstream_harness.members import until
 from millstream_kafka.client.connection import Connection
-from millstream_kafka.protocol import metadata
+from millstream_kafka.protocol import incremental_alter_configs, metadata
+from millstream_kafka.protocol.errors import ErrorCode
 
 AUTHORITY = Authority()
 
@@ -164,7 +164,7 @@ async def test_a_new_file_is_served_and_connections_stay(
             (tmp_path / "next").rename(path)
         else:
             (tmp_path / "new.pem").rename(path)
-        await until(lambda: next(certificates_of(broker).expiries(datetime.now(UTC))).reloads)
+        await until(lambda: next(certificates_of(broker).states()).reloads)
         assert await served(broker) == renewed.chain[0].serial_number
         await client.call(metadata.API, 9, metadata.MetadataRequest())
         await client.close()
@@ -209,11 +209,89 @@ async def test_a_bad_certificate_is_refused_and_the_old_one_stays(
         for _ in range(2):
             await certificates_of(broker).reload()
         assert await served(broker) == before
-        (found,) = certificates_of(broker).expiries(datetime.now(UTC))
+        (found,) = certificates_of(broker).states()
         assert (found.listener, found.reloads, found.refused) == ("SSL", 0, 1)
         assert 0.9 < found.days < 1
     (line,) = [record.message for record in caplog.records if "is refused" in record.message]
     assert problem in line, "once, although it is read twice"
+
+
+async def altered(
+    client: Connection, name: str, value: str | None, broker: str = "1"
+) -> tuple[int, str | None]:
+    operation = 1 if value is None else 0
+    change = incremental_alter_configs.AlterableConfig(name, operation, value)
+    resource = incremental_alter_configs.AlterConfigsResource(4, broker, [change])
+    request = incremental_alter_configs.IncrementalAlterConfigsRequest([resource])
+    answer = (await client.call(incremental_alter_configs.API, 1, request)).responses[0]
+    return answer.error_code, answer.error_message
+
+
+LOCATION = "listener.name.ssl.ssl.keystore.location"
+
+
+async def test_a_dynamic_setting_replaces_the_certificate(tmp_path: Path, files: Mapping[str, str]) -> None:
+    async with running(tmp_path / "log", {"listeners": "SSL://127.0.0.1:0", **files}) as broker:
+        (record,) = broker.replicas.metadata.state.brokers.values()
+        context = AUTHORITY.client_context()
+        client = await Connection.open("127.0.0.1", record.listeners[0].port, ssl=context)
+        before = await served(broker)
+        renewed = AUTHORITY.issue()
+        path = renewed.write(tmp_path / "renewed.pem")
+        assert await altered(client, LOCATION, str(path)) == (0, None)
+        assert await served(broker) == renewed.chain[0].serial_number, "from the answer on"
+        AUTHORITY.issue("other").write(tmp_path / "other.pem")
+        for wrong, problem in (
+            (str(tmp_path / "none.pem"), "none.pem: cannot be read: No such file or directory"),
+            (str(tmp_path / "ca.pem"), "has 0 private keys"),
+            (str(tmp_path / "other.pem"), "its subject is CN=other, not CN=broker"),
+        ):
+            code, message = await altered(client, LOCATION, wrong)
+            assert code == ErrorCode.INVALID_REQUEST
+            assert problem in str(message)
+        assert await served(broker) == renewed.chain[0].serial_number
+        assert await altered(client, LOCATION, None) == (0, None)
+        assert await served(broker) == before
+        await client.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "broker", "problem"),
+    [
+        (LOCATION, "", "Cannot update these configs at default cluster level: " + LOCATION),
+        ("ssl.keystore.location", "1", "only for one listener: set listener.name.NAME.ssl.keystore.location"),
+        (
+            "listener.name.ssl.ssl.key.password",
+            "1",
+            "settings that change at run time are stored unencrypted",
+        ),
+    ],
+)
+async def test_settings_that_cannot_be_dynamic_are_refused(
+    tmp_path: Path, files: Mapping[str, str], name: str, broker: str, problem: str
+) -> None:
+    async with running(tmp_path / "log", {"listeners": "SSL://127.0.0.1:0", **files}) as running_broker:
+        (record,) = running_broker.replicas.metadata.state.brokers.values()
+        context = AUTHORITY.client_context()
+        client = await Connection.open("127.0.0.1", record.listeners[0].port, ssl=context)
+        code, message = await altered(client, name, "x-secret", broker)
+        assert code == ErrorCode.INVALID_REQUEST
+        assert problem in str(message)
+        assert "x-secret" not in str(message)
+        await client.close()
+
+
+async def test_metrics_show_when_a_certificate_expires(tmp_path: Path, files: Mapping[str, str]) -> None:
+    async with running(tmp_path / "log", {"listeners": "SSL://127.0.0.1:0", **files}) as broker:
+        await served(broker)
+        (tmp_path / "broker.pem").write_text("nonsense")
+        await certificates_of(broker).reload()
+        page = (await broker._metrics.text()).decode()
+    assert 'millstream_tls_certificate_expiry_days{listener="SSL"} 0.99' in page
+    assert 'millstream_tls_certificates_refused_total{listener="SSL"} 1' in page
+    assert 'millstream_tls_certificate_reloads_total{listener="SSL"} 0' in page
+    assert "millstream_tls_handshakes_total 1" in page
+    assert "millstream_tls_handshake_failures_total 0" in page
 
 
 async def test_changes_of_names_are_allowed_by_kafkas_keys(tmp_path: Path, files: Mapping[str, str]) -> None:
@@ -233,7 +311,7 @@ async def test_an_expired_certificate_is_named_at_the_start_and_replaced_later(
         assert "listener SSL: the certificate CN=broker expired at" in caplog.text
         with pytest.raises(ssl.SSLError):
             await served(broker)
-        (found,) = certificates_of(broker).expiries(datetime.now(UTC))
+        (found,) = certificates_of(broker).states()
         assert found.days < 0
         renewed = AUTHORITY.issue()
         renewed.write(tmp_path / "broker.pem")

@@ -24,7 +24,7 @@ from ...config.tls_keys import TLS_KEYS
 from .contexts import client_context, server_context
 from .distinguished_name import subject
 from .keystores import KeyStore, locations, read_keystore, read_truststore
-from .listener_tls import ListenerTls
+from .listener_tls import CertificateState, ListenerTls
 from .principal_mapping import KEY as MAPPING
 from .principal_mapping import PrincipalMapping
 
@@ -32,15 +32,6 @@ WATCH_S = 5.0
 DAY_S = 86_400
 
 log = logging.getLogger(__name__)
-
-
-class Expiry(NamedTuple):
-    """A listener's certificate, for metrics."""
-
-    listener: str
-    days: float
-    reloads: int
-    refused: int
 
 
 class _Read(NamedTuple):
@@ -108,10 +99,11 @@ class Certificates:
     def by_listener(self) -> dict[str, ListenerTls]:
         return {name: watched.tls for name, watched in self._watched.items()}
 
-    def expiries(self, now: datetime) -> Iterator[Expiry]:
+    def states(self) -> Iterator[CertificateState]:
+        now = datetime.now(UTC)
         for name, watched in self._watched.items():
             days = (watched.read.keys.expires_at - now).total_seconds() / DAY_S
-            yield Expiry(name, days, watched.reloads, watched.refused)
+            yield CertificateState(name, days, watched.reloads, watched.refused)
 
     def check(self, config: BrokerConfig) -> None:
         """Whether a configuration's certificates could replace these. Blocking. Raises ConfigError."""

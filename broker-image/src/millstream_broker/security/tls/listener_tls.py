@@ -7,6 +7,17 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Callable
+from typing import NamedTuple
+
+
+class CertificateState(NamedTuple):
+    """A listener's certificate, for metrics."""
+
+    listener: str
+    days: float
+    """Until it expires."""
+    reloads: int
+    refused: int
 
 
 class ListenerTls:
