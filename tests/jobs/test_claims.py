@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from msgspec.structs import replace
 
 from millstream_harness.load_conditions import ready_after
 from millstream_jobs import claims, records
-from millstream_jobs.claims import KEPT, Claims, TableReplaced
+from millstream_jobs.claims import KEPT, MOST_REQUESTS, Claims, RequestRepeated, TableReplaced
 from millstream_jobs.files import PosixFiles
 from millstream_jobs.identity import TopicReplaced
 from millstream_jobs.outputs.output import State, TableId
@@ -133,6 +134,54 @@ def test_a_run_that_knows_no_other_fences_those_of_a_predecessor(taken: Claims, 
     assert table.commit("new-1")
     with pytest.raises(TableReplaced):
         taken.take(run("old-3", 10, 20, "old-1", "old-2"), table)
+
+
+def request(name: str, of: str, first: int = 0, until: int = 10) -> Run:
+    return replace(run(name, first, until), fence=Fence(request=of))
+
+
+def test_request_that_is_in_the_table_is_not_loaded_again(taken: Claims, table: Table) -> None:
+    """The status was lost, or restored from an older copy: the run names no other one."""
+    assert taken.take(request("a", "from r"), table) is not None
+    table.commit("a")
+    assert taken.take(request("a", "from r"), table) is not None, "another driver of the same run"
+    taken.take(run("b", 10, 20, "a"), table)
+    table.commit("b")
+    with pytest.raises(RequestRepeated, match="has the rows of request 'from r' already"):
+        taken.take(request("c", "from r"), table)
+    assert taken.take(request("d", "rerun r"), table) is not None
+    table.commit("d")
+    for again in ("from r", "rerun r"):
+        with pytest.raises(RequestRepeated):
+            taken.take(request("e", again), table)
+
+
+def test_request_of_a_run_that_did_not_commit_is_loaded(taken: Claims, table: Table) -> None:
+    taken.take(request("a", "from r"), table)
+    assert taken.take(request("b", "from r", 0, 20), table) is not None
+    assert table.state("a") == "fenced"
+    table.commit("b")
+    with pytest.raises(RequestRepeated):
+        taken.take(request("c", "from r"), table)
+
+
+def test_claims_keep_the_last_requests(taken: Claims, table: Table) -> None:
+    for number in range(MOST_REQUESTS + 1):
+        taken.take(request(f"a-{number}", f"from {number}"), table)
+        table.commit(f"a-{number}")
+    with pytest.raises(RequestRepeated):
+        taken.take(request("b", "from 1"), table)
+    assert taken.take(request("b", "from 0"), table) is not None, "forgotten"
+
+
+def test_claim_of_an_older_release_has_no_requests(taken: Claims, table: Table, tmp_path: Path) -> None:
+    taken.take(run("a"), table)
+    table.commit("a")
+    (file,) = (tmp_path / "_millstream/runs").iterdir()
+    claim = json.loads(file.read_text())
+    del claim["requests"]
+    file.write_text(json.dumps(claim))
+    assert taken.take(request("b", "from r", 10, 20), table) is not None
 
 
 @pytest.mark.parametrize("committed", [True, False])

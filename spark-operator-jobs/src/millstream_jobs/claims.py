@@ -14,6 +14,9 @@ and each knows every run that committed before it.
 That last run must be the one that the load's status names (`Fence.after`, or one that failed since). Otherwise status
 or table are not what they were: restored from an older copy, deleted and created again, or replaced by another one.
 
+A claim also keeps the requests that are in the table once its run has committed (`Fence.request`). A status that was
+lost or restored does not know them, and would load their records once more.
+
 A claim also keeps the last records that the load has read of each partition: if the log has others there, it is
 another log under the same topic's id (`records`).
 """
@@ -42,6 +45,16 @@ class TableReplaced(BadRun):
     reason = "TableReplaced"
 
 
+MOST_REQUESTS = 32
+"""Requests in a claim, the latest first."""
+
+
+class RequestRepeated(BadRun):
+    """The table has the rows of this request already."""
+
+    reason = "AlreadyLoaded"
+
+
 class Claim(Struct, frozen=True, rename="camel"):
     """``table`` is the table's identity when the run began; ``last_records`` those of all runs so far; ``failed`` the
     runs that it fences, even if they have no claim yet."""
@@ -52,6 +65,7 @@ class Claim(Struct, frozen=True, rename="camel"):
     topic_ids: dict[str, str] = {}
     last_records: tuple[LastRecord, ...] = ()
     failed: tuple[str, ...] = ()
+    requests: tuple[str, ...] = ()
 
 
 class Table(Protocol):
@@ -72,7 +86,8 @@ class Claims:
     def take(self, run: Run, table: Table) -> Claim | None:
         """The run's claim, after which no other run of the load can commit; None if a newer run has one.
 
-        That one has fenced this run, unless it had committed before. Raises TableReplaced, TopicReplaced.
+        That one has fenced this run, unless it had committed before. Raises RequestRepeated, TableReplaced,
+        TopicReplaced.
         """
         fence = run.fence or Fence()
         while True:
@@ -135,12 +150,20 @@ class Claims:
         return None
 
     def _new(self, run: Run, fence: Fence, last: Claim | None, table: Table) -> Claim:
+        done = last.requests if last is not None else ()
+        if last is not None and fence.request and fence.request in done:
+            raise RequestRepeated(
+                f"output.path: {run.output.path} has the rows of request {fence.request!r} already (the last run there"
+                f" is {last.run}, {_ends(last.offsets)}): the load's status was lost, or restored from an older copy;"
+                " nothing was published; to go on, let from begin where the table ends, with another requestId"
+            )
+        requests = (fence.request, *done)[:MOST_REQUESTS] if fence.request else done
         read = records.last_of(run.bootstrap, run.offsets)
         if fence.after is not None and last is not None:
             known = _known(last, run)
             records.check(run.bootstrap, known, last.run)
             read = records.merged(known, read)
-        return Claim(run.name, run.offsets, table.identity(), run.topic_ids, read, fence.failed)
+        return Claim(run.name, run.offsets, table.identity(), run.topic_ids, read, fence.failed, requests)
 
     def _split(self, numbers: Sequence[int], run: Run) -> tuple[list[Claim], tuple[int, Claim] | None]:
         """Claims before the run's own, newest first, up to the oldest one kept; and its own."""

@@ -139,6 +139,8 @@ class Fence(Struct, frozen=True, forbid_unknown_fields=True):
     """The run whose rows the table got last; None: any run, or none."""
     failed: tuple[Name, ...] = ()
     """Runs since then that may have committed."""
+    request: Annotated[str, Meta(max_length=512)] = ""
+    """The request with which the run begins; it fails if the table has a run of the same request. "": none."""
 
 
 class Run(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):

@@ -158,7 +158,7 @@ def test_a_run_names_the_last_run_whose_rows_the_table_must_have() -> None:
     assert fence_of(load) == {"after": id_of(1), "failed": [id_of(2)]}
     rerun = {"requestId": "july", "from": {"position": "Earliest"}}
     load = loads.started(loads.ended(load, lost, **edit, rerun=rerun), partitions=loads.MORE)
-    assert fence_of(load) == {"after": id_of(1), "failed": [id_of(2), id_of(3)]}
+    assert fence_of(load) == {"after": id_of(1), "failed": [id_of(2), id_of(3)], "request": "rerun july"}
     edit |= {"rerun": rerun}
     load = loads.started(loads.ended(load, **edit, value={"format": "Text"}), partitions=loads.MORE)
     assert (resources.run_id(load), fence_of(load)) == (id_of(5), {"after": id_of(4)}), (
@@ -169,7 +169,10 @@ def test_a_run_names_the_last_run_whose_rows_the_table_must_have() -> None:
     nothing = loads.ended(load, **edit, value={"format": "Binary"})
     begin = {"from": {"position": "Committed", "requestId": "x"}}
     accepts = loads.started(loads.ended(load, **edit, **begin), partitions=later(140))
-    assert fence_of(accepts) == {}, "its user accepts the table as it is"
+    assert fence_of(accepts) == {"request": "from x"}, "its user accepts the table as it is"
+    goes_on = loads.ended(accepts, **edit, **begin, value={"format": "Binary"})
+    goes_on = loads.started(goes_on, partitions=later(150))
+    assert fence_of(goes_on) == {"after": id_of(7)}, "the request is done"
     without = loads.started(loads.ended(accepts, **edit), partitions=later(150))
     assert (fence_of(without), mode_of(without)) == ({"after": id_of(7)}, "Append"), (
         "removing from accepts nothing"

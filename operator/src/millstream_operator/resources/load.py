@@ -181,11 +181,26 @@ def _begins_a_table(load: BatchLoad) -> bool:
 
 def _fence(load: BatchLoad) -> Manifest:
     """RUN.json's fence: the run must follow the last run of its table, if it goes on from there."""
-    written = _written(load)
+    request, written = _request(load), _written(load)
+    begins = {"request": request} if request else {}
     if written is None:
-        return {}
+        return begins
     failed = [run for run in written.since if run != run_id(load)]
-    return {"after": written.run, **({"failed": failed} if failed else {})}
+    return {"after": written.run, **({"failed": failed} if failed else {}), **begins}
+
+
+def _request(load: BatchLoad) -> str:
+    """The request with which the run begins, "" if it continues one: the table may have its rows already, although the
+    status, which may be older, does not know it.
+    """
+    status, run = load.status, load.status.last_run
+    if run is not None and run.trigger == "Rerun":
+        return f"rerun {run.request_id}"
+    committed, asked, request_id = status.committed, status.asked, load.spec.from_.request_id
+    if request_id is None or asked is None:
+        return ""
+    is_known = committed is not None and (committed.path, committed.from_) == (asked.path, asked.from_)
+    return "" if is_known else f"from {request_id}"
 
 
 def _written(load: BatchLoad) -> Written | None:
