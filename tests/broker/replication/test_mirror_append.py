@@ -115,7 +115,7 @@ async def test_batches_are_stored_as_they_are(broker: Broker, client: Connection
     assert (answer.log_start_offset, answer.log_end_offset, answer.last_epoch) == (0, 16, 9)
     assert stored(broker, topic) == source.after(0)
     partition = broker.replicas.partitions[topic, 0]
-    assert partition.record.leader_epoch == EPOCHS_ABOVE
+    assert partition.record.leader_epoch == 2 * EPOCHS_ABOVE
     assert partition.log.epochs.entries == [(5, 0), (9, 15)]
 
 
@@ -126,15 +126,15 @@ async def test_a_leader_takes_an_epoch_above_that_of_its_records(
     topic, source = replica
     source.add(2)
     await send(client, topic, source, 0)
-    source.epoch = EPOCHS_ABOVE
+    source.epoch = 2 * EPOCHS_ABOVE
     source.add(3)
     first = await mirror(client, topic, source.topic, 2, source.after(2))
     assert (first.error_code, first.log_end_offset) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, 2)
     assert (await send(client, topic, source, 2)).error_code == 0
     partition = broker.replicas.partitions[topic, 0]
     taken = partition.record.leader_epoch
-    assert 2 * EPOCHS_ABOVE <= taken < 3 * EPOCHS_ABOVE
-    assert partition.log.epochs.entries == [(0, 0), (EPOCHS_ABOVE, 2)]
+    assert 4 * EPOCHS_ABOVE <= taken < 5 * EPOCHS_ABOVE
+    assert partition.log.epochs.entries == [(0, 0), (2 * EPOCHS_ABOVE, 2)]
     assert stored(broker, topic) == source.after(0)
     assert await alter(client, topic, DELETE, None) == ""
     assert (await write(client, topic, an_ordinary_batch())).error_code == 0
@@ -296,6 +296,24 @@ async def test_clients_cannot_write_or_delete(client: Connection, replica: tuple
     assert ErrorCode.of(refused.topics[0].partitions[0].error_code) is ErrorCode.POLICY_VIOLATION
 
 
+@pytest.mark.parametrize("source_epoch", [1, EPOCHS_ABOVE, EPOCHS_ABOVE + 1, 2 * EPOCHS_ABOVE - 1])
+async def test_promotion_leaves_the_former_source_room_for_epochs(
+    broker: Broker, client: Connection, replica: tuple[str, Source], source_epoch: int
+) -> None:
+    """The source can rejoin while its epochs, which each new controller moves, are below the promoted topic's."""
+    topic, source = replica
+    source.epoch = source_epoch
+    source.add(5)
+    await send(client, topic, source, 0)
+    partition = broker.replicas.partitions[topic, 0]
+    is_near = source_epoch > EPOCHS_ABOVE
+    assert (partition.record.leader_epoch > 2 * EPOCHS_ABOVE) is is_near
+    assert await alter(client, topic, DELETE, None) == ""
+    assert (await write(client, topic, an_ordinary_batch())).error_code == 0
+    (_, (own, at)) = partition.log.epochs.entries
+    assert (own >= source_epoch + EPOCHS_ABOVE, at) == (True, 5)
+
+
 async def test_a_promoted_topic_is_an_ordinary_one_for_good(
     broker: Broker, client: Connection, replica: tuple[str, Source]
 ) -> None:
@@ -309,7 +327,7 @@ async def test_a_promoted_topic_is_an_ordinary_one_for_good(
     (late,) = [await mirror(client, topic, source.topic, 6, source.add(2))]
     assert ErrorCode.of(late.error_code) is ErrorCode.POLICY_VIOLATION
     assert "can be set only when a topic is created" in await alter(client, topic, SET, str(source.topic))
-    assert broker.replicas.partitions[topic, 0].log.epochs.entries == [(6, 0), (EPOCHS_ABOVE, 5)]
+    assert broker.replicas.partitions[topic, 0].log.epochs.entries == [(6, 0), (2 * EPOCHS_ABOVE, 5)]
     epochs = offset_for_leader_epoch.OffsetForLeaderPartition(0, -1, 6)
     asked = offset_for_leader_epoch.OffsetForLeaderEpochRequest(
         topics=[offset_for_leader_epoch.OffsetForLeaderTopic(topic, [epochs])]

@@ -14,8 +14,8 @@ Leader epochs have 31 bits, and those of mirrored records 30. Distances shrink a
 (`distance_limit`), so they never exceed it: after 140,000 controllers that each moved the partition's leader, they are
 a third of the first ones.
 
-A promoted mirror's epochs are above those of the former source by up to EPOCHS_ABOVE. The former source can rejoin only
-while that is so, so distances must be much smaller: it may have dozens of new controllers before.
+A promoted mirror's epochs are above those of its mirrored records by EPOCHS_ABOVE or more. The former source can rejoin
+only while its own are below them, so distances must be much smaller: it may have dozens of new controllers before.
 """
 
 from __future__ import annotations

@@ -284,8 +284,10 @@ class Partition(Replica):
         if batches:
             admitted = admit_mirrored(batches, end, self.log.epochs.latest)
             epoch = admitted[1][-1].partition_leader_epoch
-            if epoch >= self.record.leader_epoch:
-                self._need_epoch(epoch)
+            if self.record.leader_epoch < epoch + EPOCHS_ABOVE:
+                # At random: leaders of another history of the coordination may have taken one above the same batches.
+                distance = 2 * EPOCHS_ABOVE + secrets.randbelow(EPOCHS_ABOVE)
+                self._need_epoch(epoch + EPOCHS_ABOVE - 1, epoch + distance)
             waiting = self._until_safe(self._append_admitted(admitted, batches, -1, now_ms), -1, timeout_ms)
             delayed = waiting if isinstance(waiting, DelayedProduce) else None
         elif end < log_start and end == self.high_watermark:
@@ -325,17 +327,12 @@ class Partition(Replica):
         if (latest := self.log.epochs.latest) >= self.record.leader_epoch:
             self._need_epoch(latest, latest + 1)
 
-    def _need_epoch(self, above: int, epoch: int | None = None) -> NoReturn:
-        """Request a leader epoch above that of the log's batches; until it arrives, the client must retry.
-
-        At a random distance: leaders of another history of the coordination may have taken one above the same batches.
-        """
-        if epoch is None:
-            epoch = above + EPOCHS_ABOVE + secrets.randbelow(EPOCHS_ABOVE)
+    def _need_epoch(self, above: int, epoch: int) -> NoReturn:
+        """Request this leader epoch, unless there is one above `above`; until it arrives, the client must retry."""
         self._raise_epoch(self, above, epoch)
         raise ApiError(
             ErrorCode.NOT_LEADER_OR_FOLLOWER,
-            f"{self} takes a leader epoch above {above}, that of its records",
+            f"{self} takes a leader epoch above {above}, because of those of its records",
         )
 
     def append_admitted(

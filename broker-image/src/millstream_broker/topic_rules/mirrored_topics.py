@@ -16,9 +16,10 @@ from millstream_kafka.protocol.errors import ApiError, ErrorCode
 LARGEST_EPOCH = 1 << 30
 """Limit for mirrored batches: leaders in the target take epochs above it."""
 EPOCHS_ABOVE = 1 << 20
-"""Distance of a newly taken leader epoch from those of mirrored batches.
+"""Least distance of a leader epoch from those of the mirrored batches below it.
 
-The source may elect as often before the target needs another epoch.
+So a promotion, at any time, leaves the former source this many epochs before it can rejoin no more. A newly taken epoch
+is at twice the distance or more, so that the source may elect as often before the target needs another one.
 """
 LARGEST_OFFSET = 1 << 62
 FURTHEST_START = 1 << 40
@@ -122,7 +123,7 @@ def check_replaced(before: Mapping[str, str], after: Mapping[str, str]) -> None:
 
 def first_epoch(config: Mapping[str, str]) -> int:
     """The first leader epoch of a new partition: leaders of replicas have higher ones than their records."""
-    return EPOCHS_ABOVE if config.get(KEY) else 0
+    return 2 * EPOCHS_ABOVE if config.get(KEY) else 0
 
 
 def read_only(topic: str, source: str) -> ApiError:

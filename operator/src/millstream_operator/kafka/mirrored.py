@@ -1,7 +1,7 @@
 """Reads the state of mirrors' replicas from brokers: which replicas exist, and where their mirrored records end.
 
 After a promotion, a partition's log has the mirrored records first and then the topic's own ones. Own records have the
-leader epochs of the target, which lie 2^20 above the epochs of mirrored batches (decision 14). So the end of the
+leader epochs of the target, at least 2^20 above the epochs of mirrored batches (decision 14). So the end of the
 mirrored part is the end of the last epoch well below the leader's own: OffsetForLeaderEpoch returns it exactly,
 whatever producers have written since. A topic that rejoined has a small leader epoch until something is mirrored into
 it: until then the end is unknown.
