@@ -34,6 +34,8 @@ def test_a_partition_without_a_leader(cluster: InProcessCluster) -> None:
         f"millstream: partition 1 of orders has no leader: its in-sync replicas are on {lost}; start one of these "
         "brokers (millstream cluster info shows which brokers are up)\n"
     )
+    found = f"1 partition has no leader: orders-1; start broker {lost}, which should have it;"
+    assert found in run("doctor", status=1)[0]
     for command in (
         ("consume", "orders"),
         ("produce", "orders"),

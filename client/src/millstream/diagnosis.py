@@ -1,5 +1,5 @@
 """Finds out why a cluster cannot be reached: names, ports, TLS, protocol, versions, SASL, advertised addresses, strays,
-topics, clocks.
+partitions without a leader, topics, clocks.
 
 `diagnose` tests each step separately and yields findings in order; a failed step says what to do, and steps that need
 it are left out.
@@ -61,6 +61,7 @@ def diagnose(cluster: Cluster, *, clock: bool = False, topics: Sequence[str] = (
         yield Finding("advertised", where, f"broker {broker.id}", problem if reason else "")
         if not reason and not sasl.is_used(cluster.config):
             yield from _strays(broker.id, broker.host, broker.port, cluster.config)
+    yield from _leaderless(cluster.bootstrap, metadata)
     for subscribed in topics:
         fact, problem = subscriptions.check(subscribed, metadata.topics)
         yield Finding("topic", subscribed, fact, problem)
@@ -87,6 +88,33 @@ def _strays(broker: int, host: str, port: int, config: Mapping[str, Any]) -> Ite
         " (millstream stray list, millstream stray remove)"
     )
     yield Finding("strays", where, problem=problem)
+
+
+def _leaderless(where: str, metadata: Any) -> Iterator[Finding]:
+    """Partitions without a leader, and the brokers to start; nothing if all have one."""
+    found = {
+        f"{topic.topic}-{partition.id}": partition.replicas
+        for topic in metadata.topics.values()
+        for partition in topic.partitions.values()
+        if partition.leader not in metadata.brokers
+    }
+    if not found:
+        return
+    down = sorted({one for replicas in found.values() for one in replicas} - metadata.brokers.keys())
+    advice = (
+        f"start {'broker' if len(down) == 1 else 'brokers'} {', '.join(map(str, down))}, which should have"
+        f" {'it' if len(found) == 1 else 'them'}"
+        if down
+        else "all brokers that should have them run"
+    )
+    names = sorted(found)
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    verb = "has" if len(names) == 1 else "have"
+    problem = (
+        f"{count(len(names), 'partition')} {verb} no leader: {', '.join(names[:SHOWN])}{more}; {advice}; after a"
+        " restored ZooKeeper, the controller's log names the brokers that the comparison of logs waits for"
+    )
+    yield Finding("leaders", where, problem=problem)
 
 
 def _topics_in_log_dirs(answer: bytes) -> Iterator[str]:

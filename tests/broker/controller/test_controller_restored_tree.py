@@ -11,11 +11,13 @@ from millstream_broker.controller.machine import ControllerMachine
 from millstream_broker.controller.messages import (
     AcceptBroker,
     AskLogEnds,
+    ComparisonWaits,
     ElectionRequested,
     ElectionType,
     LogEnds,
     Settings,
     StopReplicas,
+    Tick,
     WriteStates,
 )
 from millstream_broker.coordination.controllership import (
@@ -84,6 +86,35 @@ def test_an_old_isr_waits_for_enough_replicas() -> None:
     arrive(controller, 1, live=(3,))
     ends_of(controller, 1, t=(4, 200))
     assert (controller.record("t").leader, controller.record("t").isr) == (1, (1,))
+
+
+WAITS = "no leader until the logs are compared, because ZooKeeper was restored from an older copy"
+
+
+def waits(seen: list[Any]) -> dict[tuple[int, ...], tuple[int, tuple[Any, ...]]]:
+    return {one.brokers: (one.partitions, one.examples) for one in of(ComparisonWaits, seen)}
+
+
+def test_log_names_the_brokers_that_a_comparison_waits_for() -> None:
+    names = [f"t{number}" for number in range(7)]
+    topics = [*(topic(name, (1, 2, 3)) for name in names), topic("moved", (3,)), topic("u", (3, 4, 5))]
+    controller = Controller(*topics, brokers=(1, 2, 3, 4, 5), settings=Settings(min_isr=2))
+    controller.live(3)
+    assert waits(arrive(controller, 3)) == {}, "broker 3 is asked first"
+    seen = ends_of(controller, 3, **dict.fromkeys([*names, "u"], (4, 100)), moved=NO_LOG)
+    assert waits(seen) == {
+        (1, 2): (7, tuple((name, 0) for name in names[:5])),
+        (1, 2, 4, 5): (1, (("moved", 0),)),
+        (4, 5): (1, (("u", 0),)),
+    }
+    assert [str(one) for one in of(ComparisonWaits, seen) if one.brokers in ((1, 2), (4, 5))] == [
+        f"{WAITS}: t0-0, t1-0, t2-0, t3-0, t4-0 and 2 more; start some of brokers 1, 2",
+        f"{WAITS}: u-0; start some of brokers 4, 5",
+    ]
+    assert waits(controller.handle(Tick(1000.0))) == {}, "nothing has changed"
+    assert waits(arrive(controller, 1, live=(3,))) == {}
+    seen = ends_of(controller, 1, **dict.fromkeys(names, (4, 200)), moved=NO_LOG, u=NO_LOG)
+    assert waits(seen) == {(2, 4, 5): (1, (("moved", 0),)), (4, 5): (1, (("u", 0),))}
 
 
 @pytest.mark.parametrize("how", ["request", "configuration"])

@@ -5,6 +5,9 @@ Each seed is one history: 1,500 events, then calm. A failure reports its seed an
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from typing import TypeVar
 
 import pytest
@@ -41,6 +44,32 @@ def test_histories_with_older_copies_of_the_tree(first: int, min_isr: int) -> No
 def test_a_history_is_the_same_again() -> None:
     assert live(7, 2).story == live(7, 2).story
     assert restored(7, 2).story == restored(7, 2).story
+
+
+TELL = """
+from millstream_harness.simulated_restores import RestoredCluster
+for seed in range(4):
+    cluster = RestoredCluster(seed)
+    cluster.create_topic(2, 3)
+    for _ in range(500):
+        cluster.step()
+    print(*cluster.story, sep="\\n")
+"""
+
+
+def test_a_history_does_not_depend_on_the_process() -> None:
+    """The order of a set of names is another one in each process."""
+    path = os.pathsep.join(sys.path)
+    stories = {
+        subprocess.run(
+            [sys.executable, "-c", TELL],
+            env={**os.environ, "PYTHONHASHSEED": hashes, "PYTHONPATH": path},
+            check=True,
+            capture_output=True,
+        ).stdout
+        for hashes in ("0", "1", "2")
+    }
+    assert [story.count(b"\n") > 50 for story in stories] == [True]
 
 
 def live(seed: int, min_isr: int) -> SimulatedCluster:

@@ -8,6 +8,7 @@ from collections.abc import Collection, Container, Mapping
 from millstream_kafka.topic_partition import TopicPartition
 
 from ..coordination import PartitionRecord, TopicRecord
+from ..runtime.ordered_set import OrderedSet
 from ..runtime.steps import Steps
 from .messages import Push, StopReplicas
 
@@ -20,7 +21,7 @@ class Announcements:
     def __init__(self) -> None:
         self._announced: dict[str, int] = {}
         """By topic: how many of its partitions brokers have received."""
-        self._to_push: set[TopicPartition] = set()
+        self._to_push = OrderedSet[TopicPartition]()
         self._to_stop: dict[int, dict[TopicPartition, int]] = defaultdict(dict)
 
     def push(self, key: TopicPartition) -> None:
@@ -40,7 +41,7 @@ class Announcements:
                 self._to_stop[broker][key] = after.leader_epoch
 
     def forget(self, topic: str) -> None:
-        self._to_push = {key for key in self._to_push if key[0] != topic}
+        self._to_push = OrderedSet(key for key in self._to_push if key[0] != topic)
         self._announced.pop(topic, None)
 
     def take(
@@ -50,7 +51,7 @@ class Announcements:
 
         Yields after each partition.
         """
-        to_push, self._to_push = self._to_push, set()
+        to_push, self._to_push = self._to_push, OrderedSet[TopicPartition]()
         partitions: dict[TopicPartition, None] = {}
         for key in to_push:
             yield

@@ -50,10 +50,8 @@ def winner(
     if not unclean and not all(broker in ends for broker in live):
         return None
     logs = {broker: ends[broker] for broker in live if broker in ends and ends[broker][1] >= 0}
-    # Each acknowledged record was on `min_isr` replicas, so it is on one of these.
-    needed = len(record.replicas) - max(1, min(min_isr, len(record.replicas))) + 1
-    may_have_moved = not logs or any(r in ends and r not in logs for r in record.isr if r in live)
-    if not unclean and (len(replicas) < needed or (may_have_moved and not all_live)):
+    too_few, may_be_elsewhere = len(replicas) < _needed(record, min_isr), _may_have_moved(record, live, ends)
+    if not unclean and (too_few or (may_be_elsewhere and not all_live)):
         return None
     if not logs:
         return replicas[0] if replicas else None
@@ -64,6 +62,34 @@ def winner(
         return logs[broker], broker in record.isr, -order
 
     return max(logs, key=rank)
+
+
+def missing(
+    record: PartitionRecord,
+    live: Collection[int],
+    ends: Mapping[int, LogEnd],
+    min_isr: int,
+    known: Collection[int],
+) -> tuple[int, ...]:
+    """The brokers, of all `known` ones, of which some must start before one leads; none while live ones are asked."""
+    if not all(broker in ends for broker in live):
+        return ()
+    if sum(r in live for r in record.replicas) < _needed(record, min_isr):
+        return tuple(r for r in record.replicas if r not in live)
+    if _may_have_moved(record, live, ends):
+        return tuple(sorted(broker for broker in known if broker not in live))
+    return ()
+
+
+def _needed(record: PartitionRecord, min_isr: int) -> int:
+    """Number of replicas of which one has each acknowledged record: `min_isr` had it."""
+    return len(record.replicas) - max(1, min(min_isr, len(record.replicas))) + 1
+
+
+def _may_have_moved(record: PartitionRecord, live: Collection[int], ends: Mapping[int, LogEnd]) -> bool:
+    """Whether the logs may be at brokers that are no replicas here: no live one, or one in the ISR, has none."""
+    logs = [broker for broker in live if broker in ends and ends[broker][1] >= 0]
+    return not logs or any(r in ends and r not in logs for r in record.isr if r in live)
 
 
 def elected(

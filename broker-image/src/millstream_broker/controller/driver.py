@@ -43,6 +43,7 @@ from .messages import (
     AskLogEnds,
     AssignmentWritten,
     BrokerAccepted,
+    ComparisonWaits,
     ElectionRequested,
     ElectionType,
     Event,
@@ -296,6 +297,8 @@ class ControllerDriver:
                 self._reply(one)
             elif isinstance(one, FactorRaised):
                 log.info("%s: %d partitions get %d replicas", one.topic, one.partitions, one.factor)
+            elif isinstance(one, ComparisonWaits):
+                log.warning("%s", one)
             else:
                 self._writes.append(one)
                 self._to_write.set()

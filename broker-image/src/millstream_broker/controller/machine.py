@@ -36,9 +36,10 @@ from ..coordination.controllership import (
     StatesChanged,
     TopicsChanged,
 )
+from ..runtime.ordered_set import OrderedSet
 from ..runtime.steps import Steps
 from ..topic_rules.mirrored_topics import first_epoch
-from . import administration, factor, reassignment
+from . import administration, comparison, factor, reassignment
 from .announcements import Announcements
 from .assignments import Assignments
 from .deletion import EPOCH_DURING_DELETE, Deletion, begin, stopped
@@ -213,7 +214,7 @@ class ControllerMachine:
         for broker in sorted(arrived):
             yield from self._broker_arrived(self.brokers[broker])
         if ended or arrived:  # for partitions whose logs are compared, all brokers count
-            self.partitions.dirty |= self._recovery.undecided()
+            self.partitions.dirty.update(self._recovery.undecided())
         others = tuple(one for one in self.brokers if one not in arrived)
         if others and before != self.brokers:
             self.out.append(Push(others, ()))
@@ -316,7 +317,7 @@ class ControllerMachine:
         self._to_delete = frozenset(names)
         if unknown := self._to_delete.difference(self.topics):
             self.out.append(RefuseDeletion(unknown))
-        for name in names:
+        for name in sorted(names):
             if name in self.topics and name not in self.deletions:
                 self.deletions[name] = Deletion(name)
                 for key in self._keys(name):
@@ -385,7 +386,7 @@ class ControllerMachine:
     def _decide(self, key: TopicPartition) -> PartitionRecord:
         record, notes = self.records[key], self.partitions.notes.get(key, NOTHING)
         config = self.topics[key[0]].config
-        min_isr = int(config.get("min.insync.replicas", self.settings.min_isr))
+        min_isr = self._min_isr(key[0])
         finishing = (
             bool(record.adding or record.removing)
             and reassignment.can_finish(record, self.brokers, min_isr)
@@ -431,11 +432,22 @@ class ControllerMachine:
         self._may_be_told(key, self.partitions.notes.pop(key, NOTHING))
         if key in self.records and key[0] not in self.deletions:
             self.out += self._recovery.look(key, self.records[key], self.brokers)
+            self._note_missing(key)
         self.requests.happened(key)
         if self._unaccepted:
             for waiting in self._unaccepted.values():
                 waiting.discard(key)
             self._accept()
+
+    def _note_missing(self, key: TopicPartition) -> None:
+        record, ends = self.records[key], self._recovery.ends(key, self.brokers)
+        if record.doubted:
+            known = self._known_brokers
+            missing = comparison.missing(record, self.brokers, ends, self._min_isr(key[0]), known)
+            self._recovery.waits(key, missing)
+
+    def _min_isr(self, topic: str) -> int:
+        return int(self.topics[topic].config.get("min.insync.replicas", self.settings.min_isr))
 
     def _tick(self, event: Tick) -> Steps[None]:
         yield from factor.raise_factor(self)
@@ -487,6 +499,7 @@ class ControllerMachine:
         yield from self._look_at_states()
         yield from self._look_at_assignments()
         self.out += yield from self._announcements.take(self.topics, self.deletions, self.brokers)
+        self.out += self._recovery.news()
         for caller, result in self.requests.complete():
             self.out.append(AnswerCaller(caller, result))
         out, self.out = self.out, []
@@ -495,7 +508,7 @@ class ControllerMachine:
     def _look_at_states(self) -> Steps[None]:
         elect: defaultdict[str, dict[TopicPartition, PartitionRecord]] = defaultdict(dict)
         shrink: defaultdict[str, dict[TopicPartition, PartitionRecord]] = defaultdict(dict)
-        held = set()
+        held = OrderedSet[TopicPartition]()
         for key in self.partitions.dirty:
             yield
             if key[0] in self.deletions:

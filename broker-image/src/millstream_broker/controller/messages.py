@@ -226,6 +226,24 @@ class FactorRaised:
     factor: int
 
 
+@dataclass(frozen=True, slots=True)
+class ComparisonWaits:
+    """For the log: the logs of these partitions cannot be compared before some of these brokers start."""
+
+    brokers: tuple[int, ...]
+    partitions: int
+    examples: tuple[TopicPartition, ...]
+
+    def __str__(self) -> str:
+        names = ", ".join(f"{topic}-{index}" for topic, index in self.examples)
+        more = f" and {left} more" if (left := self.partitions - len(self.examples)) else ""
+        which = "broker" if len(self.brokers) == 1 else "some of brokers"
+        return (
+            f"no leader until the logs are compared, because ZooKeeper was restored from an older copy: {names}{more};"
+            f" start {which} {', '.join(map(str, self.brokers))}"
+        )
+
+
 Instruction = (
     WriteStates
     | WriteAssignment
@@ -237,4 +255,5 @@ Instruction = (
     | AskLogEnds
     | AnswerCaller
     | FactorRaised
+    | ComparisonWaits
 )

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from millstream_kafka.topic_partition import TopicPartition
 
 from ..coordination import BrokerRecord, PartitionRecord, shared
+from ..runtime.ordered_set import OrderedSet
 from ..runtime.steps import Steps, portions
 from . import reassignment
 
@@ -45,9 +46,9 @@ class Partitions:
     def __init__(self) -> None:
         self.records: dict[TopicPartition, PartitionRecord] = {}
         self.notes: dict[TopicPartition, Notes] = {}
-        self.dirty: set[TopicPartition] = set()
-        self._of_broker: dict[int, set[TopicPartition]] = defaultdict(set)
-        self._left: set[TopicPartition] = set()
+        self.dirty = OrderedSet[TopicPartition]()
+        self._of_broker: dict[int, OrderedSet[TopicPartition]] = defaultdict(OrderedSet)
+        self._left = OrderedSet[TopicPartition]()
         """Partitions that brokers which are no longer replicas must still delete."""
 
     def of_broker(self, broker: int) -> Set[TopicPartition]:
@@ -70,7 +71,7 @@ class Partitions:
             if broker in self.records[key].isr:
                 self.note(key).restarted.add(broker)
             yield
-        self.dirty |= self._of_broker[broker]
+        self.dirty.update(self._of_broker[broker])
 
     def note_return(self, broker: BrokerRecord) -> Steps[None]:
         """A broker has registered."""

@@ -12,11 +12,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Set
+from itertools import islice
 
 from millstream_kafka.topic_partition import TopicPartition
 
 from ..coordination import NO_LEADER, BrokerRecord, PartitionRecord
-from .messages import AskLogEnds, LogEnd, LogEnds
+from .messages import AskLogEnds, ComparisonWaits, LogEnd, LogEnds
+
+EXAMPLES = 5
+"""Partitions that the log names."""
 
 
 def is_undecided(record: PartitionRecord) -> bool:
@@ -32,6 +36,9 @@ class Recovery:
     def __init__(self) -> None:
         self._ends: dict[TopicPartition, dict[int, tuple[int, LogEnd]]] = {}
         self._asked: dict[TopicPartition, dict[int, int]] = defaultdict(dict)
+        self._waits: dict[TopicPartition, tuple[int, ...]] = {}
+        self._waiting_for: dict[tuple[int, ...], dict[TopicPartition, None]] = defaultdict(dict)
+        self._is_news = False
 
     def take(self, event: LogEnds) -> Collection[TopicPartition]:
         """Record a report; returns the partitions it changes."""
@@ -61,6 +68,25 @@ class Recovery:
                 asked[broker] = brokers[broker].epoch
                 yield AskLogEnds(broker, (key,))
 
+    def waits(self, key: TopicPartition, brokers: tuple[int, ...]) -> None:
+        """The comparison of this partition's logs waits for some of these brokers; for none, it waits for responses."""
+        before = self._waits.pop(key, ())
+        if brokers:
+            self._waits[key] = brokers
+        if brokers != before:
+            self._is_news = True
+            self._waiting_for[before].pop(key, None)
+            self._waiting_for[brokers][key] = None
+
+    def news(self) -> Iterator[ComparisonWaits]:
+        """The partitions that wait for brokers to start, if that has changed."""
+        if self._is_news:
+            self._is_news = False
+            self._waiting_for.pop((), None)
+            for brokers, keys in self._waiting_for.items():
+                if keys:
+                    yield ComparisonWaits(brokers, len(keys), tuple(islice(keys, EXAMPLES)))
+
     def undecided(self) -> Set[TopicPartition]:
         """The partitions for which brokers are asked for their log ends."""
         return self._asked.keys()
@@ -68,3 +94,4 @@ class Recovery:
     def forget(self, key: TopicPartition) -> None:
         self._asked.pop(key, None)
         self._ends.pop(key, None)
+        self.waits(key, ())

@@ -27,7 +27,7 @@ from millstream.words import count
 def doctor(settings: Settings, clock: bool, topics: tuple[str, ...]) -> None:
     """Say why a cluster cannot be reached, or a consumer gets nothing.
 
-    It checks names, ports, TLS, versions, SASL, advertised addresses, strays, and on request topics and clocks.
+    It checks names, ports, TLS, versions, SASL, advertised addresses, strays and leaders, on request topics and clocks.
     The exit status is 1 if a step has a problem.
     """
     found = []
