@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 from collections.abc import Callable, Sequence
 from time import monotonic_ns
 from typing import NoReturn
@@ -38,7 +37,7 @@ from ..coordination import PartitionRecord, TopicRecord
 from ..log.append_origin import CLIENT, COORDINATOR, MIRROR, AppendOrigin
 from ..log.log import AppendInfo, Log
 from ..log.validator import Admitted, admit_mirrored
-from ..topic_rules.mirrored_topics import EPOCHS_ABOVE, check_start, read_only
+from ..topic_rules.mirrored_topics import EPOCHS_ABOVE, check_start, far_above, read_only
 from .append_queue import AppendQueue
 from .isr import Isr
 from .log_starts import LogStarts
@@ -285,9 +284,7 @@ class Partition(Replica):
             admitted = admit_mirrored(batches, end, self.log.epochs.latest)
             epoch = admitted[1][-1].partition_leader_epoch
             if self.record.leader_epoch < epoch + EPOCHS_ABOVE:
-                # At random: leaders of another history of the coordination may have taken one above the same batches.
-                distance = 2 * EPOCHS_ABOVE + secrets.randbelow(EPOCHS_ABOVE)
-                self._need_epoch(epoch + EPOCHS_ABOVE - 1, epoch + distance)
+                self._need_epoch(epoch + EPOCHS_ABOVE - 1, far_above(epoch))
             waiting = self._until_safe(self._append_admitted(admitted, batches, -1, now_ms), -1, timeout_ms)
             delayed = waiting if isinstance(waiting, DelayedProduce) else None
         elif end < log_start and end == self.high_watermark:
@@ -366,7 +363,7 @@ class Partition(Replica):
                 if self.source:
                     raise read_only(self.topic, self.source)
                 if self._is_outdated:
-                    self._need_epoch(self.log.epochs.latest)
+                    self._need_epoch(latest := self.log.epochs.latest, far_above(latest))
             if acks == -1 and len(self.record.isr) < self.min_insync_replicas:
                 raise self._not_enough_replicas()
             if self.log.sequence_guard.by_producer and origin is not MIRROR:

@@ -8,6 +8,7 @@ producers' records, after a promotion, all follow the mirrored ones.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Collection, Mapping
 
 from millstream_kafka.mirror_source import KEY, PROMOTED, REJOIN, REJOINED
@@ -124,6 +125,14 @@ def check_replaced(before: Mapping[str, str], after: Mapping[str, str]) -> None:
 def first_epoch(config: Mapping[str, str]) -> int:
     """The first leader epoch of a new partition: leaders of replicas have higher ones than their records."""
     return 2 * EPOCHS_ABOVE if config.get(KEY) else 0
+
+
+def far_above(epoch: int) -> int:
+    """A leader epoch above that of batches.
+
+    At a random distance: leaders of another history of the coordination may have taken one above the same batches.
+    """
+    return epoch + 2 * EPOCHS_ABOVE + secrets.randbelow(EPOCHS_ABOVE)
 
 
 def read_only(topic: str, source: str) -> ApiError:
