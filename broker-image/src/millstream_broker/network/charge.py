@@ -21,14 +21,12 @@ T = TypeVar("T")
 
 NOT_CHARGED = {fetch.API.key, mirror_append.API.key}
 """Fetch charges itself; mirrors write as followers do, without a quota."""
-_FIXED_HEAD_BYTES = 10
-"""Key, version, correlation id, and the length of the client id."""
 
 
 class Charge:
     """One request of a client, until its response is known."""
 
-    __slots__ = ("_api", "_client_id", "_quotas", "_session", "_size", "_version", "seconds", "throttle_ms")
+    __slots__ = ("_api", "_client_id", "_quotas", "_session", "_size", "seconds", "throttle_ms")
 
     def __init__(
         self,
@@ -36,15 +34,14 @@ class Charge:
         session: ClientSession,
         client_id: str | None,
         api: Api[Any, Any],
-        version: int,
-        frame_size: int,
+        size: int,
     ) -> None:
+        """`size` is that of the request with its header, in bytes."""
         self._quotas = quotas
         self._session = session
         self._client_id = client_id
         self._api = api
-        self._version = version
-        self._size = frame_size
+        self._size = size
         self.seconds = 0.0
         """The time that the request has taken."""
         self.throttle_ms: int | None = None
@@ -58,18 +55,13 @@ class Charge:
         quotas, session, client_id, now = self._quotas, self._session, self._client_id, self._quotas.now_ms()
         key = self._api.key
         if key == produce.API.key:
-            throttle_ms = max(throttle_ms, quotas.produce.record(session, client_id, self._body_bytes(), now))
+            throttle_ms = max(throttle_ms, quotas.produce.record(session, client_id, self._size, now))
         if key not in NOT_CHARGED and response is not None:
             throttle_ms = max(throttle_ms, quotas.request.record(session, client_id, self.seconds * 100, now))
         if throttle_ms and hasattr(response, "throttle_time_ms"):
             response.throttle_time_ms = throttle_ms
         self.throttle_ms = throttle_ms
         return throttle_ms
-
-    def _body_bytes(self) -> int:
-        """Bytes of the request without its header, which Kafka does not count either."""
-        name = 0 if self._client_id is None else len(self._client_id.encode())
-        return self._size - _FIXED_HEAD_BYTES - name - self._api.is_flexible(self._version)
 
     def before(self, encode: Callable[[Any], T]) -> Callable[[Any], T]:
         """`encode`, which charges the request first."""

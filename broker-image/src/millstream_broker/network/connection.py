@@ -380,7 +380,7 @@ class ClientConnection:
         if session.peer_broker is not None:
             return None
         api = route.registration.api
-        return Charge(self._server.quotas, session, context.client_id, api, route.version, size)
+        return Charge(self._server.quotas, session, context.client_id, api, size)
 
     def _take(
         self,
