@@ -8,8 +8,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from millstream_broker.broker import Broker
 from millstream_broker.coordination.entities import DEFAULT, Entity
+from millstream_broker.network import connection
 from millstream_broker.network.connection import ClientConnection
 from millstream_broker.security.mechanisms.inter_broker import InterBroker
 from millstream_harness.in_process import connected, create, running
@@ -71,14 +74,14 @@ def size_of(answer: fetch.FetchResponse) -> int:
 
 
 def connection_of(broker: Broker) -> ClientConnection:
-    (connection,) = broker.server.connections
-    assert isinstance(connection, ClientConnection)
-    return connection
+    (only,) = broker.server.connections
+    assert isinstance(only, ClientConnection)
+    return only
 
 
-def end_pause(connection: ClientConnection) -> None:
+def end_pause(muted: ClientConnection) -> None:
     """As if the throttle time were over."""
-    connection._unmuted()
+    muted._unmuted()
 
 
 async def test_a_producer_beyond_its_quota_is_answered_at_once_and_then_not_read(tmp_path: Path) -> None:
@@ -133,13 +136,13 @@ async def test_requests_sent_before_a_disconnect_are_handled_after_the_pause(tmp
         with wired(broker) as producer:
             producer.socket.sendall(b"".join(producer.frame(produce.API, 9, a_produce(0)) for _ in range(2)))
             await until(lambda: broker.stats.muted == 1)
-            connection = connection_of(broker)
+            muted = connection_of(broker)
         assert log.log_end_offset == 1
-        await until(lambda: not connection._channel.is_reading)  # the end has arrived
+        await until(lambda: not muted._channel.is_reading)  # the end has arrived
         assert broker.server.connections
-        end_pause(connection)
+        end_pause(muted)
         await until(lambda: log.log_end_offset == 2)
-        end_pause(connection)
+        end_pause(muted)
         await until(lambda: not broker.server.connections)
         assert broker.stats.muted == 0
 
@@ -310,6 +313,18 @@ async def test_mutations_beyond_the_quota_are_refused_or_throttled_by_version(tm
         end_pause(connection_of(broker))
         gone = await client.call(delete_topics.API, 4, deleted)
         assert (gone.responses[0].error_code, gone.throttle_time_ms) == (0, 23_000)
+
+
+async def test_without_quotas_no_request_is_charged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def charge(*_: object) -> None:
+        raise AssertionError("a request is charged")
+
+    monkeypatch.setattr(connection, "Charge", charge)
+    async with with_topic(tmp_path) as (broker, client):
+        await limit(broker, Entity(ip=DEFAULT), connection_creation_rate="1000")
+        await producing(client)
+        assert size_of(await client.call(fetch.API, 12, a_fetch())) == len(BATCH)
+        assert not list(broker.quotas.uses(1000))
 
 
 async def test_metrics_name_the_clients_that_have_a_quota(tmp_path: Path) -> None:
