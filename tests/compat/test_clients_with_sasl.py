@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import jwt
 import pytest
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError as AioKafkaError
 from confluent_kafka import Consumer, KafkaError, Producer
 from confluent_kafka.admin import AdminClient
+from cryptography.hazmat.primitives.asymmetric import rsa
+from jwt.algorithms import RSAAlgorithm
 from kafka import KafkaProducer
 from kafka.errors import KafkaError as PythonKafkaError
 
@@ -28,10 +33,13 @@ JAVA_MODULES = {
     "SCRAM-SHA-256": f"{MODULES}.scram.ScramLoginModule",
     "SCRAM-SHA-512": f"{MODULES}.scram.ScramLoginModule",
 }
+KEY = rsa.generate_private_key(65537, 2048)
 CONFIG = {
     "listeners": "PLAINTEXT://127.0.0.1:0,CLEAR://127.0.0.1:0",
     "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CLEAR:SASL_PLAINTEXT",
-    "listener.name.clear.sasl.enabled.mechanisms": ",".join(MECHANISMS),
+    "listener.name.clear.sasl.enabled.mechanisms": ",".join([*MECHANISMS, "OAUTHBEARER"]),
+    "listener.name.clear.oauthbearer.sasl.oauthbearer.expected.issuer": "the provider",
+    "listener.name.clear.oauthbearer.sasl.oauthbearer.expected.audience": "millstream",
     "listener.name.clear.plain.sasl.jaas.config": f'{JAVA_MODULES["PLAIN"]} required user_{USER}="{PASSWORD}";',
     "listener.name.clear.connections.max.reauth.ms": "60000",
 }
@@ -39,7 +47,13 @@ CONFIG = {
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InProcessBroker]:
-    with InProcessBroker(tmp_path_factory.mktemp("sasl"), CONFIG) as broker:
+    folder = tmp_path_factory.mktemp("sasl")
+    keys = folder / "keys.json"
+    keys.write_text(
+        json.dumps({"keys": [{**RSAAlgorithm.to_jwk(KEY.public_key(), as_dict=True), "kid": "1"}]})
+    )
+    url = {"listener.name.clear.oauthbearer.sasl.oauthbearer.jwks.endpoint.url": keys.as_uri()}
+    with InProcessBroker(folder / "broker", {**CONFIG, **url}) as broker:
         asked = ("--bootstrap-server", broker.bootstrap, "--entity-type", "users", "--entity-name", USER)
         for name in MECHANISMS[1:]:  # as with Kafka, one request changes one credential of a user
             config = f"{name}=[iterations=8192,password={password(name)}]"
@@ -136,3 +150,39 @@ def test_java_produces_and_consumes(bootstrap: str, mechanism: str, tmp_path: Pa
         "console-consumer", *asked, config, str(properties), "--from-beginning", "--max-messages", "2"
     )
     assert consumed.stdout.split() == ["one", "two"]
+
+
+def token(audience: str) -> tuple[str, float]:
+    now = time.time()
+    claims = {"sub": "alice", "iss": "the provider", "aud": audience, "iat": int(now), "exp": int(now) + 60}
+    return jwt.encode(claims, KEY, "RS256", {"kid": "1"}), now + 60
+
+
+def by_token(bootstrap: str, audience: str, errors: list[KafkaError]) -> Producer:
+    return Producer(
+        {
+            "bootstrap.servers": bootstrap,
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "OAUTHBEARER",
+            "oauth_cb": lambda config: token(audience),
+            "error_cb": errors.append,
+        }
+    )
+
+
+def test_a_client_logs_in_by_a_token(broker: InProcessBroker, bootstrap: str) -> None:
+    topic = unique("sasl-token")
+    producer = by_token(bootstrap, "millstream", [])
+    delivered: list[Any] = []
+    producer.produce(topic, b"by token", on_delivery=lambda error, message: delivered.append(error))
+    assert producer.flush(30) == 0
+    assert delivered == [None]
+
+
+def test_a_client_reports_a_refused_token(broker: InProcessBroker, bootstrap: str) -> None:
+    errors: list[KafkaError] = []
+    producer = by_token(bootstrap, "another service", errors)
+    while not errors:
+        producer.poll(0.1)
+    assert errors[0].code() == KafkaError._AUTHENTICATION
+    assert "invalid_token" in errors[0].str()

@@ -5,15 +5,19 @@ Both get the same frames. What each answers is compared field by field, and when
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import socket
 import struct
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import jwt
 import pytest
 
+from millstream_broker.config.sasl_keys import UNSECURED
 from millstream_harness.beside import plain
 from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.java import is_before
@@ -34,6 +38,7 @@ pytestmark = [pytest.mark.soak, pytest.mark.once]
 
 PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
 SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
+OAUTH_MODULE = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 CLOSED, UNREADABLE = "closed", "unreadable"
 CORRELATION_ID = 7
@@ -44,6 +49,8 @@ def settings(listener: str) -> dict[str, str]:
     prefix = f"listener.name.{listener}"
     return {
         f"{prefix}.plain.sasl.jaas.config": f'{PLAIN_MODULE} required user_alice="a secret" user_bob="b";',
+        f"{prefix}.oauthbearer.sasl.jaas.config": f"{OAUTH_MODULE} required;",
+        f"{prefix}.oauthbearer.sasl.server.callback.handler.class": UNSECURED,
         **{
             f"{prefix}.{name.lower()}.sasl.jaas.config": f"{SCRAM_MODULE} required;"
             for name in MECHANISMS[1:]
@@ -52,7 +59,7 @@ def settings(listener: str) -> dict[str, str]:
 
 
 CONFIG = {
-    "sasl.enabled.mechanisms": ",".join(MECHANISMS),
+    "sasl.enabled.mechanisms": ",".join([*MECHANISMS, "OAUTHBEARER"]),
     **settings("clear"),
     **settings("short"),
     "listener.name.short.connections.max.reauth.ms": str(LIFETIME_MS),
@@ -93,8 +100,6 @@ def peers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Peers]:
 
 
 def add_alice(port: int) -> None:
-    import hashlib
-
     with Client(port) as client:
         for number, digest in ((1, "sha256"), (2, "sha512")):
             salted = hashlib.pbkdf2_hmac(digest, b"a secret", b"salt", 4096)
@@ -354,3 +359,47 @@ BOB = token(b"\0bob\0b")
 )
 def test_authenticating_again(peers: Peers, frames: tuple[Frame, ...]) -> None:
     same(peers, *frames, listener="SHORT")
+
+
+OAUTH = handshake("OAUTHBEARER")
+NOW = int(time.time())
+
+
+def bearer(authorized: str = "", **claims: Any) -> Frame:
+    claims = {"sub": "alice", "iat": NOW, "exp": NOW + 600, **claims}
+    value = jwt.encode({name: of for name, of in claims.items() if of is not None}, None, "none")
+    return token(f"n,{authorized},\x01auth=Bearer {value}\x01\x01".encode())
+
+
+ACKNOWLEDGED = token(b"\x01")
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        (OAUTH, bearer(exp=NOW - 600), ACKNOWLEDGED, GROUPS),
+        (OAUTH, bearer(sub=None), ACKNOWLEDGED, GROUPS),
+        (OAUTH, bearer(exp=NOW - 600), token(b"garbage"), GROUPS),
+        (OAUTH, bearer(exp=NOW - 600), GROUPS),
+        (OAUTH, bearer("a=bob"), GROUPS),
+        (OAUTH, ACKNOWLEDGED, GROUPS),
+        (OAUTH, token(b""), GROUPS),
+        (OAUTH, token(b"n,,\x01auth=Bearer a.b.c\x01\x01"), ACKNOWLEDGED, GROUPS),
+    ],
+    ids=range(8),
+)
+def test_tokens(peers: Peers, frames: tuple[Frame, ...]) -> None:
+    same(peers, *frames)
+
+
+def test_a_session_ends_with_its_token(peers: Peers) -> None:
+    lifetimes = []
+    for ports in (peers.ours, peers.kafka):
+        with Client(ports["CLEAR"]) as client:
+            client.send(OAUTH)
+            answer = client.send(bearer())
+            assert (answer["error_code"], answer["auth_bytes"]) == (0, b"")
+            lifetimes.append(answer["session_lifetime_ms"])
+            assert client.send(GROUPS) != CLOSED
+    assert all(0 < lifetime <= 600_000 for lifetime in lifetimes)
+    assert abs(lifetimes[0] - lifetimes[1]) < 60_000

@@ -11,7 +11,7 @@ from millstream_process.listening import is_wildcard
 from .config import BrokerConfig, Listener, parse_address, parse_listeners
 from .config_types import ConfigError
 from .listener_keys import prefix
-from .sasl_keys import JAAS, PLAIN
+from .sasl_keys import HANDLER, JAAS, JWKS_URL, OAUTHBEARER, PLAIN, UNSECURED
 from .tls_keys import CERTIFICATE
 
 
@@ -84,3 +84,16 @@ def _check_security(config: BrokerConfig, listener: Listener, *, is_for_brokers:
             raise ConfigError(
                 f"listener {listener.name} has the mechanism {PLAIN}, and no users: set {users}", JAAS
             )
+    if listener.has_sasl and OAUTHBEARER in values.strings(mechanisms):
+        _check_tokens(config, listener)
+
+
+def _check_tokens(config: BrokerConfig, listener: Listener) -> None:
+    values, beginning = config.of_listener(listener.name, OAUTHBEARER), prefix(listener.name, OAUTHBEARER)
+    if (values[JWKS_URL] is None) != (values[HANDLER] == UNSECURED):
+        raise ConfigError(
+            f"listener {listener.name} has the mechanism {OAUTHBEARER}: set {beginning}{JWKS_URL} to where the"
+            f" provider's keys are, or, only for tests without signatures, {beginning}{HANDLER}={UNSECURED}",
+            JWKS_URL,
+            HANDLER,
+        )

@@ -14,8 +14,12 @@ _BEGINNINGS = {
         *("broker.heartbeat.", "broker.session.", "server.max.startup.", "early.start.", "unstable."),
     ),
     "there are no delegation tokens, and no Kerberos": (
-        *("delegation.token.", "sasl.kerberos.", "sasl.login.", "sasl.client.", "sasl.oauthbearer."),
-        "sasl.server.callback.",
+        *("delegation.token.", "sasl.kerberos.", "sasl.login.", "sasl.client."),
+    ),
+    "this broker has no such setting of OAUTHBEARER": (
+        *("sasl.oauthbearer.jwks.endpoint.retry.", "sasl.oauthbearer.scope", "sasl.oauthbearer.header."),
+        *("sasl.oauthbearer.token.", "sasl.oauthbearer.client.", "sasl.oauthbearer.assertion."),
+        *("sasl.oauthbearer.jwt.", "sasl.oauthbearer.iat."),
     ),
     "brokers authenticate each other by the secret of their cluster": ("sasl.mechanism.",),
     "only classic groups are supported": (

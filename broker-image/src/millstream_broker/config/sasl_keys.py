@@ -6,12 +6,33 @@ Each may be set for one listener, as `listener.name.NAME.KEY`, and most for one 
 
 from __future__ import annotations
 
-from .config_types import LONG_MAX, Key, Problem, Rule, Type, Value, at_least, between, some_of
+from .config_types import LONG_MAX, Key, Problem, Rule, Type, Value, at_least, between, one_of, some_of
 from .jaas import JaasError, parse_jaas
 
 PLAIN = "PLAIN"
-MECHANISMS = (PLAIN, "SCRAM-SHA-256", "SCRAM-SHA-512")
+OAUTHBEARER = "OAUTHBEARER"
+MECHANISMS = (PLAIN, "SCRAM-SHA-256", "SCRAM-SHA-512", OAUTHBEARER)
 JAAS = "sasl.jaas.config"
+JWKS_URL = "sasl.oauthbearer.jwks.endpoint.url"
+HANDLER = "sasl.server.callback.handler.class"
+_OAUTH = "org.apache.kafka.common.security.oauthbearer"
+UNSECURED = f"{_OAUTH}.internals.unsecured.OAuthBearerUnsecuredValidatorCallbackHandler"
+SECURED = (
+    f"{_OAUTH}.OAuthBearerValidatorCallbackHandler",
+    f"{_OAUTH}.secured.OAuthBearerValidatorCallbackHandler",
+)
+"""Kafka's classes, of which this broker has the behaviour."""
+
+
+def _url(value: Value) -> Problem | None:
+    scheme = str(value).partition("://")[0]
+    return (
+        None if scheme in ("https", "http", "file") else (value, "expected https://…, http://… or file:///…")
+    )
+
+
+def _oauth(name: str, type_: Type, default: Value, doc: str, rule: Rule | None = None) -> Key:
+    return Key(f"sasl.oauthbearer.{name}", type_, default, doc, rule, of_listener=True, of_mechanism=True)
 
 
 def _jaas(value: Value) -> Problem | None:
@@ -67,4 +88,37 @@ SASL_KEYS = (
         "Largest request before authentication, in bytes.",
         at_least(1024),
     ),
+    Key(
+        HANDLER,
+        Type.STRING,
+        None,
+        "How OAUTHBEARER verifies tokens: by the provider's keys, or, only for tests, not at all.",
+        one_of(*SECURED, UNSECURED),
+        of_listener=True,
+        of_mechanism=True,
+    ),
+    _oauth(
+        "jwks.endpoint.url",
+        Type.STRING,
+        None,
+        "Where the provider's public keys (JWKS) are: an https, http or file URL.",
+        Rule("a URL", _url),
+    ),
+    _oauth(
+        "jwks.endpoint.refresh.ms",
+        Type.LONG,
+        3_600_000,
+        "Age after which the provider's keys are read again.",
+        at_least(1),
+    ),
+    _oauth("expected.audience", Type.LIST, [], "Audiences, one of which a token must have."),
+    _oauth("expected.issuer", Type.STRING, None, "Issuer that a token must have."),
+    _oauth(
+        "clock.skew.seconds",
+        Type.INT,
+        30,
+        "Difference between this broker's clock and the provider's.",
+        at_least(0),
+    ),
+    _oauth("sub.claim.name", Type.STRING, "sub", "Claim with the name of the principal."),
 )

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from ...config.config import BrokerConfig, Listener
+from ...config.config import BrokerConfig, Listener, ListenerConfig
 from ...config.listener_keys import prefix
-from ...config.sasl_keys import JAAS, PLAIN
+from ...config.sasl_keys import JAAS, JWKS_URL, OAUTHBEARER, PLAIN
 from ..authentication import Authenticator, Mechanisms
 from ..scram_credentials import ScramCredentials, ScramMechanism
 from .inter_broker import MECHANISM
+from .json_web_keys import JsonWebKeys
+from .oauthbearer import Expected, OAuthBearerAuthenticator
 from .plain import PlainAuthenticator
 from .scram import ScramAuthenticator
 
@@ -33,6 +35,8 @@ class ListenerMechanisms(Mapping[str, Authenticator]):
         }
         for mechanism in ScramMechanism:
             self._supported[mechanism.label] = ScramAuthenticator(mechanism, credentials, secret)
+        if OAUTHBEARER in self._config.strings("sasl.enabled.mechanisms"):
+            self._supported[OAUTHBEARER] = _of_tokens(config.of_listener(listener.name, OAUTHBEARER))
         if not listener.has_sasl:
             self._supported = {}
 
@@ -53,6 +57,18 @@ class ListenerMechanisms(Mapping[str, Authenticator]):
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
+
+
+def _of_tokens(config: ListenerConfig) -> OAuthBearerAuthenticator:
+    url, issuer = config[JWKS_URL], config["sasl.oauthbearer.expected.issuer"]
+    expected = Expected(
+        None if issuer is None else str(issuer),
+        config.strings("sasl.oauthbearer.expected.audience"),
+        config.integer("sasl.oauthbearer.clock.skew.seconds"),
+        config.text("sasl.oauthbearer.sub.claim.name"),
+    )
+    refresh_s = config.integer("sasl.oauthbearer.jwks.endpoint.refresh.ms") / 1000
+    return OAuthBearerAuthenticator(None if url is None else JsonWebKeys(str(url), refresh_s), expected)
 
 
 def mechanisms_of(
