@@ -225,7 +225,7 @@ async def test_a_single_broker_keeps_its_rules_when_it_restarts(tmp_path: Path) 
     config = {"authorizer.class.name": "kafka.security.authorizer.AclAuthorizer", "super.users": "User:admin"}
     async with running(tmp_path, config) as broker:
         await broker.coordination.change_acls({ORDERS: lambda stored: stored | {READ}})
-        assert broker.authorizer.version > 1
+        assert broker.authorizer.version == 1
     async with running(tmp_path, config) as broker:
         assert broker.coordination.acls.rules == {ORDERS: frozenset({READ})}
 

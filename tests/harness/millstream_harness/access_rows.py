@@ -427,6 +427,7 @@ ROWS = [
                 {"resource_type": 2, "resource_name": EXISTING, "configuration_keys": ["retention.ms"]},
                 {"resource_type": 2, "resource_name": OTHER, "configuration_keys": ["retention.ms"]},
                 {"resource_type": 4, "resource_name": "1", "configuration_keys": ["log.retention.bytes"]},
+                {"resource_type": 32, "resource_name": "committed", "configuration_keys": []},
             ]
         },
     ),
@@ -441,7 +442,11 @@ ROWS = [
                     "resource_name": name,
                     "configs": [{"name": key, "config_operation": 0, "value": "5000000"}],
                 }
-                for kind, name, key in ((2, EXISTING, "retention.ms"), (4, "1", "log.cleaner.backoff.ms"))
+                for kind, name, key in (
+                    (2, EXISTING, "retention.ms"),
+                    (4, "1", "log.cleaner.backoff.ms"),
+                    (32, "committed", "consumer.session.timeout.ms"),
+                )
             ],
             "validate_only": True,
         },

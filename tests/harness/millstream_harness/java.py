@@ -31,6 +31,7 @@ OF_A_TEST = ("-Xmx1G", *SHORT_LIVED[1:], "-Djava.awt.headless=true")
 TOOL_TIMEOUT_S = 180.0
 
 TOOLS = {
+    "acls": "org.apache.kafka.tools.AclCommand",
     "topics": "org.apache.kafka.tools.TopicCommand",
     "configs": "org.apache.kafka.tools.ConfigCommand",
     "groups": "org.apache.kafka.tools.GroupsCommand",

@@ -41,8 +41,8 @@ ALWAYS = (
 """Nodes that exist before any rule, as in Kafka."""
 
 _ENCODED = "%:"
-_UNUSABLE = re.compile(r"[/\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff]|^\.\.?$|^%:")
-"""Names that ZooKeeper refuses, and those that would be read as encoded."""
+_UNUSABLE = re.compile(r"[/\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\U0010ffff]|^\.\.?$|^%:")
+"""Names that ZooKeeper refuses, characters beyond Java's 16 bits among them, and those that would be read as encoded."""
 
 Entries = frozenset[AccessControlEntry]
 

@@ -24,6 +24,7 @@ from millstream_kafka.acl import (
 )
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 
+from ..runtime.slices import cooperatively
 from . import acl_nodes
 from .acl_nodes import Entries
 from .change_notes import ChangeNotes, Missed
@@ -92,11 +93,11 @@ class Acls:
             for node in nodes or ()
         ]
         stored = await self._nodes.get_all(map(acl_nodes.path_of, patterns))
-        self.rules = {
-            pattern: entries
-            for pattern, node in zip(patterns, stored, strict=True)
-            if (entries := self._usable(pattern, node))
-        }
+        rules = {}
+        async for pattern, node in cooperatively(zip(patterns, stored, strict=True)):
+            if entries := self._usable(pattern, node):
+                rules[pattern] = entries
+        self.rules = rules
         for notes, of_notes in zip(self._notes, names, strict=True):
             notes.are_read(of_notes, all_of_them=True)
         self.on_loaded(self.rules)

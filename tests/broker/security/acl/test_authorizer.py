@@ -61,9 +61,12 @@ def test_a_change_of_rules_ends_remembered_decisions() -> None:
     assert authorizer.allows(CLIENT, READ, TOPIC, "a")
     assert authorizer.allows_some(CLIENT, READ, TOPIC)
     before = authorizer.version
-    authorizer.replace_all({})
+    authorizer.replace_all({pattern: {allow(READ)}})
+    assert authorizer.version == before, "nothing has changed"
+    authorizer.replace_all({ResourcePattern(TOPIC, "b"): {allow(READ)}})
     assert authorizer.version > before
     assert not authorizer.allows(CLIENT, READ, TOPIC, "a")
+    assert authorizer.allows(CLIENT, READ, TOPIC, "b")
 
 
 @pytest.mark.parametrize("allows_without_acl", [False, True])
@@ -96,6 +99,6 @@ def test_remembered_decisions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> No
     for number in range(100):
         authorizer.allows(CLIENT, READ, TOPIC, f"t{number}")
     assert len(authorizer._decisions) <= 10
-    authorizer.replace_all({})
+    authorizer.replace(ResourcePattern(TOPIC, "a"), [allow(READ)])
     authorizer.allows(CLIENT, READ, TOPIC, "x" * 30_000)
     assert not authorizer._decisions

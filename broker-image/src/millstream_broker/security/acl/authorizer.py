@@ -110,8 +110,8 @@ class AclAuthorizer(Authorizer):
         self._changed()
 
     def replace_all(self, rules: Mapping[ResourcePattern, Iterable[AccessControlEntry]]) -> None:
-        self.rules.replace_all(rules)
-        self._changed()
+        if self.rules.replace_all(rules):
+            self._changed()
 
     def _changed(self) -> None:
         self._decisions.clear()

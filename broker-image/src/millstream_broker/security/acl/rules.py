@@ -117,10 +117,14 @@ class Rules:
         else:
             patterns.pop(pattern.name, None)
 
-    def replace_all(self, rules: Mapping[ResourcePattern, Iterable[AccessControlEntry]]) -> None:
-        self._types = {resource_type: _OfType() for resource_type in ResourceType}
-        for pattern, entries in rules.items():
-            self.replace(pattern, entries)
+    def replace_all(self, rules: Mapping[ResourcePattern, Iterable[AccessControlEntry]]) -> bool:
+        """Replace the rules of all patterns; returns whether any has changed. Others cost little."""
+        known = dict(self)
+        gone = [pattern for pattern in known if pattern not in rules]
+        changed = [pattern for pattern, entries in rules.items() if known.get(pattern) != frozenset(entries)]
+        for pattern in gone + changed:
+            self.replace(pattern, rules.get(pattern, ()))
+        return bool(gone or changed)
 
     def __iter__(self) -> Iterator[tuple[ResourcePattern, Entries]]:
         for resource_type, of_type in self._types.items():

@@ -1,0 +1,42 @@
+"""The table of requests with rights is complete: every API that needs any is sent to a broker and to Kafka."""
+
+from __future__ import annotations
+
+from millstream_broker import api
+from millstream_broker.network.handlers import REGISTERED
+from millstream_harness.access_rows import ROWS
+from millstream_kafka.acl import AclOperation, ResourceType
+
+OURS = {"DescribeStrays", "RemoveStrays", "MirrorAppend", "MirrorTruncate"}
+"""Requests that Kafka does not have."""
+ELSEWHERE = {"AlterClientQuotas", "AlterUserScramCredentials"}
+"""Their rights on the cluster are in test_rights; quotas and users would have to be undone after each row."""
+REFUSALS_ONLY = {
+    *(
+        (name, AclOperation.ALTER_CONFIGS, ResourceType.GROUP)
+        for name in ("AlterConfigs", "IncrementalAlterConfigs")
+    ),
+    ("DescribeConfigs", AclOperation.DESCRIBE_CONFIGS, ResourceType.GROUP),
+    ("AlterConfigs", AclOperation.ALTER_CONFIGS, ResourceType.CLUSTER),
+    ("CreateTopics", AclOperation.DESCRIBE_CONFIGS, ResourceType.TOPIC),
+    ("Metadata", AclOperation.CREATE, ResourceType.CLUSTER),
+}
+"""Rights without which a request is sent, but not with them: the responses differ for other reasons."""
+
+
+def test_every_right_has_a_row() -> None:
+    api.load()
+    needed = {
+        (registration.api.name, right.operation, right.resource_type)
+        for registration in REGISTERED.values()
+        for right in registration.rights
+        if registration.api.name not in OURS | ELSEWHERE
+        and right.resource_type is not ResourceType.TRANSACTIONAL_ID
+    }
+    sent = {
+        (row.api.name, operation, resource_type) for row in ROWS for operation, resource_type, _ in row.needs
+    }
+    missing = sorted(
+        f"{name} {operation.title} {of.title}" for name, operation, of in needed - sent - REFUSALS_ONLY
+    )
+    assert missing == []
