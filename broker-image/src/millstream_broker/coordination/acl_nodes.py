@@ -42,7 +42,7 @@ ALWAYS = (
 
 _ENCODED = "%:"
 _UNUSABLE = re.compile(r"[/\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\U0010ffff]|^\.\.?$|^%:")
-"""Names that ZooKeeper refuses, characters beyond Java's 16 bits among them, and those that would be read as encoded."""
+"""Names that ZooKeeper refuses (beyond U+FFFF, too), and those that would be read as encoded."""
 
 Entries = frozenset[AccessControlEntry]
 
