@@ -27,6 +27,8 @@ from millstream.words import count
 
 Codec = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 DELIVERY_TIMEOUT_MS: Final = 30_000
+DEFAULT_LIMIT: Final = 1_048_588
+"""Bytes: Kafka's default of max.message.bytes."""
 FLUSH_TIMEOUT_S: Final = DELIVERY_TIMEOUT_MS / 1000 + 5
 POLL_S: Final = 0.2
 SILENCE_S: Final = 10.0
@@ -219,8 +221,13 @@ def _rejects(error: KafkaError) -> bool:
 
 
 def _limit_of(cluster: Cluster, topic: str) -> int:
-    """The topic's max.message.bytes."""
-    settings = describe_configs(cluster, Resource(TOPIC, topic))
+    """The topic's max.message.bytes; Kafka's default if this user may write to the topic only."""
+    try:
+        settings = describe_configs(cluster, Resource(TOPIC, topic))
+    except Failed as error:
+        if error.retriable:
+            raise
+        return DEFAULT_LIMIT  # without the right DescribeConfigs; a record that is too large is refused by the broker
     return int(next(one.value for one in settings if one.key == "max.message.bytes" and one.value))
 
 
@@ -268,7 +275,9 @@ def consume(
         left = maximum
         heard = time.monotonic()
         while left is None or left > 0:
-            for message in _poll(consumer, topic, ends, BATCH if left is None else min(left, BATCH), follow):
+            for message in _poll(
+                consumer, topic, ends, BATCH if left is None else min(left, BATCH), follow, group is not None
+            ):
                 heard = time.monotonic()
                 yield _record(message)
                 if group is not None:
@@ -331,7 +340,9 @@ def _gone(topic: str) -> UnknownTopic:
     )
 
 
-def _poll(consumer: Consumer, topic: str, ends: _Ends, most: int, follow: bool) -> Iterator[Message]:
+def _poll(
+    consumer: Consumer, topic: str, ends: _Ends, most: int, follow: bool, in_group: bool
+) -> Iterator[Message]:
     with kafka_errors():
         messages = consumer.consume(most, POLL_S)
     for message in messages:
@@ -346,6 +357,8 @@ def _poll(consumer: Consumer, topic: str, ends: _Ends, most: int, follow: bool) 
             )
         elif error.code() in GONE:
             raise _gone(topic)
+        elif error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED and not in_group:
+            continue  # librdkafka asks for the coordinator of a group that is never used
         elif error.code() not in (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN):
             raise Failed(error.str())  # these two heal; a reader that follows waits for that
 

@@ -76,7 +76,7 @@ REASONS: Final[dict[Reason, tuple[str, str, str]]] = {
     R.USER_READY: ("User", "The user has the password, access rules and quotas of the spec.", ""),
     R.CONFLICTING_USER: ("User", "An older User has the same user of the same Cluster.", "Delete one of the two resources, or give it another `userName`."),
     R.INVALID_ACCESS_RULE: ("User", "A rule allows an operation that its resource does not have.", "Correct the operation that the message names; nothing of the spec was applied."),
-    R.NO_AUTHORIZER: ("User", "The brokers check no access rules.", "Set `authorizer.class.name` and `super.users` in the Cluster's `config`, or remove `authorization`."),
+    R.NO_AUTHORIZER: ("User", "The brokers check no access rules.", "Set `authorization` in the Cluster, too, or remove it from the User."),
     R.OPERATOR_NOT_AUTHORIZED: ("User", "The brokers refuse the operator's requests.", "Add the operator's principal to `super.users` of the Cluster: `User:ANONYMOUS` on a listener without authentication."),
     R.ACCESS_CHANGED: ("User", "Others changed access rules or quotas of a User with `drift: Report`.", "Change the spec, or set `drift: Mend`."),
     R.SECRET_MISSING: ("User", "The Secret of the password does not exist.", "Create it, with the key that the message names."),

@@ -1,16 +1,16 @@
-"""Users in Apache Kafka, with its authorizer: what the operator sets is what clients meet."""
+"""Users in Apache Kafka and in our broker, with an authorizer: what the operator sets is what clients meet."""
 
 from __future__ import annotations
 
 import base64
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
+from millstream_harness.broker import fixed_port
 from millstream_harness.in_memory import MemoryKube, deleted, stored
-from millstream_harness.kafka import KafkaProcess
+from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.manifests import cluster, resource
 from millstream_harness.scenario import eventually, unique
 from millstream_harness.secured_kafka import guarded_kafka
@@ -26,10 +26,32 @@ from millstream_operator.state.context import Services
 pytestmark = pytest.mark.soak
 
 
-@pytest.fixture(scope="module")
-def kafka(kafka_jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaProcess]:
-    with guarded_kafka(tmp_path_factory.mktemp("guarded")) as broker:
-        yield broker
+class Guarded(NamedTuple):
+    """Brokers with an authorizer. At ``bootstrap`` clients have all rights, at ``login`` those of a SCRAM user."""
+
+    bootstrap: str
+    login: str
+
+
+@pytest.fixture(scope="module", params=["kafka", "millstream"])
+def kafka(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    folder = tmp_path_factory.mktemp("guarded")
+    if request.param == "kafka":
+        request.getfixturevalue("kafka_jars")
+        with guarded_kafka(folder) as broker:
+            yield Guarded(broker.bootstrap, broker.addresses["CLEAR"])
+        return
+    found = Guarded(*(f"127.0.0.1:{fixed_port()}" for _ in range(2)))
+    config = {
+        "listeners": f"PLAINTEXT://{found.bootstrap},CLEAR://{found.login}",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CLEAR:SASL_PLAINTEXT",
+        "sasl.enabled.mechanisms": "SCRAM-SHA-512",
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:ANONYMOUS",
+    }
+    ours = InProcessBroker(folder, config).start()
+    yield found
+    ours.discard()
 
 
 class Operated:
@@ -64,9 +86,9 @@ class Operated:
         return ready["reason"], ready["message"]
 
 
-async def topics_of(kafka: KafkaProcess, user: str, password: str) -> list[str | None]:
+async def topics_of(kafka: Guarded, user: str, password: str) -> list[str | None]:
     login = Sasl("SCRAM-SHA-512", Credential("", "", value=user), Credential("", "", value=password))
-    async with ClusterClient(kafka.addresses["CLEAR"], security=Security(sasl=login)) as client:
+    async with ClusterClient(kafka.login, security=Security(sasl=login)) as client:
         return [topic.name for topic in (await client.metadata(None)).topics]
 
 
@@ -75,7 +97,7 @@ def rules(prefix: str, *operations: str) -> dict[str, Any]:
     return {"type": "Simple", "acls": [{"resource": name, "operations": list(operations)}]}
 
 
-async def test_life_of_a_user(kafka: KafkaProcess) -> None:
+async def test_life_of_a_user(kafka: Guarded) -> None:
     topic = unique("orders")
     async with ClusterClient(kafka.bootstrap) as client:
         await AdminClient(client).create_topics([NewTopic(topic, 1, 1, {})])

@@ -22,7 +22,9 @@ from millstream_operator.resources.broker_config import (
     DYNAMIC_CONFIG,
     RESERVED_CONFIG,
     broker_config,
+    listeners_hash,
     properties,
+    user_hash,
 )
 from millstream_operator.resources.listeners import (
     Address,
@@ -112,6 +114,53 @@ def test_a_cluster_of_three_finds_its_zookeeper() -> None:
     assert zookeeper_objects(elsewhere, image="zk:1", pull_policy="Never") == []
 
 
+LOGIN = {"type": "ScramSha512"}
+INSIDE = {"name": "inside", "type": "Internal", "port": 9092}
+APPS = {"name": "my-apps", "type": "NodePort", "port": 9094, "allowPlaintext": True}
+
+
+def test_listener_with_authentication_and_access_rules() -> None:
+    plain = cluster(listeners=[INSIDE, APPS])
+    secured = cluster(
+        listeners=[INSIDE, {**APPS, "authentication": LOGIN}],
+        authorization={"type": "Simple", "superUsers": ["a", "b"]},
+    )
+    before, after = broker_config(plain), broker_config(secured)
+    assert {key: value for key, value in after.items() if before.get(key) != value} == {
+        "listener.security.protocol.map": "INSIDE:PLAINTEXT,MY_APPS:SASL_PLAINTEXT,REPLICATION-9091:PLAINTEXT",
+        "listener.name.my_apps.sasl.enabled.mechanisms": "SCRAM-SHA-512",
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:ANONYMOUS;User:a;User:b",
+    }
+    assert before.keys() <= after.keys()
+    assert listeners_hash(plain) != listeners_hash(secured)
+    assert user_hash(plain) != user_hash(secured), "the change does not wait as an upgrade does"
+    twice = cluster(authorization={"type": "Simple"}, config={"super.users": "User:me"})
+    assert (problem := refusal(twice)) is not None
+    assert "spec.config[super.users]: not allowed with spec.authorization" in problem.message
+    assert refusal(cluster(config={"super.users": "User:me"})) is None
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        (
+            {"listeners": [{**INSIDE, "authentication": LOGIN}]},
+            "authentication is not available for type Internal",
+        ),
+        (
+            {"listeners": [INSIDE, APPS], "authorization": {"type": "Simple"}},
+            "authorization: needs authentication in every external listener",
+        ),
+        ({"authorization": {"type": "Simple", "superUsers": ["a;b"]}}, "spec.authorization.superUsers[0]"),
+    ],
+)
+def test_half_of_a_secured_listener_is_refused(spec: dict[str, Any], said: str) -> None:
+    with pytest.raises(ManifestError) as raised:
+        cluster(**spec)
+    assert said in str(raised.value)
+
+
 def test_the_zookeeper_ensemble() -> None:
     headless, *_, budget, ensemble = zookeeper_objects(
         cluster(**{**THREE, "brokers": {"replicas": 3, "storage": {"deletionPolicy": "Delete"}}}),
@@ -144,8 +193,9 @@ def test_each_zookeeper_server_has_an_address_that_stays() -> None:
 
 
 def test_what_the_operator_sets_live_is_what_brokers_take_live() -> None:
-    # Kafka's own tool sets the throttles' keys on single brokers, during a reassignment
-    dynamic = {name for name, key in BROKER_KEYS.items() if key.dynamic and ".throttled." not in name}
+    # of single brokers: throttles during a reassignment, which Kafka's own tool sets, and listeners' certificates
+    single = ("leader.replication.throttled.", "follower.replication.throttled.", "ssl.", "sasl.")
+    dynamic = {name for name, key in BROKER_KEYS.items() if key.dynamic and not name.startswith(single)}
     assert dynamic == DYNAMIC_CONFIG
     assert not DYNAMIC_CONFIG & RESERVED_CONFIG
 

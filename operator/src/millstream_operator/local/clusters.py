@@ -22,12 +22,12 @@ from pathlib import Path
 from ..kafka.admin import KafkaAdmin
 from ..kafka.pools import AdminPool
 from ..kafka.records import AdminError, BrokersState, PartitionReplicas
-from ..models import Cluster, Listener
+from ..models import Cluster, Listener, ListenerStatus
 from ..models.conditions import Reason
 from ..models.problem import Problem
 from ..reconcile.cluster.rolling import NO_ANSWER, Roll, RollingPod, plan_roll
 from ..resources.broker_config import broker_config, properties
-from ..resources.listeners import all_listeners, kafka_name
+from ..resources.listeners import all_listeners, external_listeners, kafka_name
 from . import ports, processes, zookeeper
 from .folder import DataFolder
 from .processes import Daemon, StartFailed
@@ -190,6 +190,18 @@ class LocalCluster:
             self._start(broker, say)
             stale.remove(broker)
         return restarted or len(running) < len(self.brokers)
+
+    def external_addresses(self) -> tuple[ListenerStatus, ...] | None:
+        """The addresses of external listeners, which are on this machine like the others; None without any."""
+        brokers = self.running()
+        found = [
+            ListenerStatus(
+                name=listener.name,
+                bootstrap=",".join(f"{ports.HOST}:{self._port(broker, listener)}" for broker in brokers),
+            )
+            for listener in external_listeners(self.cluster)
+        ]
+        return tuple(found) or None
 
     def config(self, broker: int) -> dict[str, str]:
         listeners = ",".join(

@@ -42,7 +42,7 @@ _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 OUTSIDE = tuple(
     field.encode_name
     for field in msgspec.structs.fields(Listener)
-    if field.name not in ("name", "type", "port", "allow_plaintext")
+    if field.name not in ("name", "type", "port", "allow_plaintext", "authentication")
 )
 # Fields that concern only Kubernetes. A path names a field; it counts if the manifest has it.
 NO_EFFECT = {

@@ -224,6 +224,7 @@ class Pass:
             cluster_id=cluster_id,
             brokers=BrokerCount(desired=desired, ready=running),
             bootstrap=local.bootstrap if running else None,
+            listeners=local.external_addresses() if running else None,
             conditions=conditions_with(
                 cluster, *said, now=self.services.now(), without=stray_plan.outdated(strays)
             ),

@@ -53,6 +53,11 @@ class ZooKeeper(Spec, frozen=True):
     connect: str | None = None
 
 
+class ClusterAuthorization(Spec, frozen=True):
+    type: Literal["Simple"]
+    super_users: tuple[str, ...] = ()
+
+
 class ClusterSpec(Spec, frozen=True):
     image: str | None = None
     brokers: Brokers = field(default_factory=Brokers)
@@ -61,6 +66,7 @@ class ClusterSpec(Spec, frozen=True):
     maintenance: Maintenance | None = None
     listeners: tuple[Listener, ...] = ()
     network_policy: NetworkPolicy = field(default_factory=NetworkPolicy)
+    authorization: ClusterAuthorization | None = None
     config: dict[str, str] = field(default_factory=dict)
     allowed_namespaces: tuple[str, ...] = ()
 

@@ -32,6 +32,10 @@ class BootstrapService(Spec, frozen=True):
     annotations: dict[str, str] = field(default_factory=dict)
 
 
+class ListenerAuthentication(Spec, frozen=True):
+    type: Literal["ScramSha512"]
+
+
 class Listener(Spec, frozen=True):
     """``allow_plaintext``: the API server requires it of external listeners that are new or change. A stored listener
     without it keeps working. ``port``: the API server refuses 9091 in the same way."""
@@ -41,6 +45,7 @@ class Listener(Spec, frozen=True):
     port: int
     node_port: int | None = None
     allow_plaintext: bool = False
+    authentication: ListenerAuthentication | None = None
     advertised_host: str | None = None
     advertised_port: int | None = None
     brokers: tuple[BrokerAddress, ...] = ()

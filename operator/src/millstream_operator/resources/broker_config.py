@@ -80,6 +80,7 @@ DYNAMIC_CONFIG = frozenset(
         "log.segment.bytes",
         "log.segment.delete.delay.ms",
         "log.stray.retention.ms",
+        "max.connection.creation.rate",
         "max.connections",
         "max.connections.per.ip",
         "max.decompressed.message.bytes",
@@ -105,14 +106,44 @@ def broker_config(cluster: Cluster) -> dict[str, str]:
     ports[REPLICATION] = replication_port(cluster)
     config = {
         **cluster.spec.config,
+        **_authorization(cluster),
         "log.dirs": DATA,
-        **_listeners(ports),
+        **_listeners(ports, with_passwords(cluster)),
+        **_mechanisms(cluster),
         "inter.broker.listener.name": REPLICATION,
         "http.listener": f":{HTTP_PORT}",
     }
     if connect := connect_of(cluster):
         config["zookeeper.connect"] = connect
     return config
+
+
+def with_passwords(cluster: Cluster) -> frozenset[str]:
+    """The listeners, by Kafka's names, whose clients log in."""
+    return frozenset(kafka_name(one) for one in cluster.spec.listeners if one.authentication is not None)
+
+
+def _mechanisms(cluster: Cluster) -> dict[str, str]:
+    return {
+        f"listener.name.{name.lower()}.sasl.enabled.mechanisms": "SCRAM-SHA-512"
+        for name in with_passwords(cluster)
+    }
+
+
+AUTHORIZATION = ("authorizer.class.name", "super.users")
+"""The operator's keys if the spec has ``authorization``, otherwise the user's."""
+
+
+def _authorization(cluster: Cluster) -> dict[str, str]:
+    """Clients without authentication have all rights: the operator, mirrors and loads on the Internal listener."""
+    if (authorization := cluster.spec.authorization) is None:
+        return {}
+    everyone = ("ANONYMOUS", *authorization.super_users)
+    values = (
+        "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        ";".join(f"User:{name}" for name in everyone),
+    )
+    return dict(zip(AUTHORIZATION, values, strict=True))
 
 
 def own_config(cluster: Cluster, broker: int, addresses: Addresses) -> dict[str, str]:
@@ -168,7 +199,10 @@ def user_hash(cluster: Cluster) -> str:
     zookeeper = cluster.spec.zookeeper
     static = {key: value for key, value in cluster.spec.config.items() if key not in DYNAMIC_CONFIG}
     listeners = [(listener.name, listener.port) for listener in cluster.spec.listeners]
-    return digest([static, listeners, zookeeper and (zookeeper.connect, zookeeper.replicas)])
+    given: list[object] = [static, listeners, zookeeper and (zookeeper.connect, zookeeper.replicas)]
+    if secured := [*sorted(with_passwords(cluster)), *_authorization(cluster).values()]:
+        given.append(secured)  # the hash of other Clusters stays as it was
+    return digest(given)
 
 
 def listeners_hash(cluster: Cluster) -> str:
@@ -177,13 +211,19 @@ def listeners_hash(cluster: Cluster) -> str:
     The brokers' own listener is the operator's, and so part of an upgrade: the pods themselves show it.
     """
     ports = {kafka_name(listener): listener.port for listener in all_listeners(cluster)}
-    return _hash({**_listeners(ports), "inter.broker.listener.name": kafka_name(cluster.spec.internal)})
+    return _hash(
+        {
+            **_listeners(ports, with_passwords(cluster)),
+            "inter.broker.listener.name": kafka_name(cluster.spec.internal),
+        }
+    )
 
 
-def _listeners(ports: Mapping[str, int]) -> dict[str, str]:
+def _listeners(ports: Mapping[str, int], secured: frozenset[str]) -> dict[str, str]:
+    protocols = {name: "SASL_PLAINTEXT" if name in secured else "PLAINTEXT" for name in ports}
     return {
         "listeners": ",".join(f"{name}://:{port}" for name, port in ports.items()),
-        "listener.security.protocol.map": ",".join(f"{name}:PLAINTEXT" for name in ports),
+        "listener.security.protocol.map": ",".join(map(":".join, protocols.items())),
     }
 
 

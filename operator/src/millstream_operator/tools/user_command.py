@@ -24,7 +24,9 @@ def user() -> None:
     "--format", "-F", "form", type=click.Choice(["java", "librdkafka", "python"]), default="java",
     show_default=True, help="For Kafka's Java clients (and this command's --config), librdkafka, or Python.",
 )  # fmt: skip
-@click.option("--listener", metavar="NAME", help="Listener of the Cluster (default: its first).")
+@click.option(
+    "--listener", metavar="NAME", help="Listener of the Cluster (default: its first with authentication)."
+)
 @click.option("--address", metavar="HOST:PORT", help="Address to connect to, instead of a listener's.")
 @click.option(
     "--ca", "authority", metavar="FILE", help="For a listener with TLS: authorities to trust, in PEM format."
@@ -136,7 +138,8 @@ def _address(cluster: Cluster, listener: str | None) -> str:
             f"Cluster {cluster.name} has no address yet: wait until it is Ready, or give --address"
         )
     if listener is None:
-        return next(iter(addresses.values()))
+        secured = {one.name for one in cluster.spec.listeners if one.authentication is not None}
+        return next((at for name, at in addresses.items() if name in secured), next(iter(addresses.values())))
     if listener not in addresses:
         raise ValueError(
             f"--listener: Cluster {cluster.name} has no {listener}: it has {', '.join(addresses)}"

@@ -17,7 +17,7 @@ from ...models.conditions import ConditionType, Reason
 from ...models.config_values import changed
 from ...models.problem import Problem, conditions_with
 from ...resources import cluster as build
-from ...resources.broker_config import RESERVED_CONFIG, dynamic_config
+from ...resources.broker_config import AUTHORIZATION, RESERVED_CONFIG, dynamic_config
 from ...resources.listeners import Address, Addresses, bootstrap_addresses, external_listeners, shared_address
 from ..common import strays
 from ..common.pods import is_ready, may_run, trouble_of, unscheduled
@@ -52,6 +52,11 @@ def refusal(cluster: Cluster) -> Problem | None:
             Reason.INVALID_CONFIG,
             f"spec.config[{reserved[0]}]: not allowed: the operator decides "
             f"{', '.join(sorted(RESERVED_CONFIG))}; nothing was changed",
+        )
+    if cluster.spec.authorization is not None and (twice := cluster.spec.config.keys() & {*AUTHORIZATION}):
+        return Problem(
+            Reason.INVALID_CONFIG,
+            f"spec.config[{min(twice)}]: not allowed with spec.authorization, which decides it; nothing was changed",
         )
     return None
 

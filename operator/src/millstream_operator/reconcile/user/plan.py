@@ -184,8 +184,8 @@ def plan_user(user: User, observed: Observed, password: Password | None) -> User
 
 NO_AUTHORIZER: Final = Problem(
     Reason.NO_AUTHORIZER,
-    "spec.authorization: the brokers check no access rules: set authorizer.class.name and super.users in the Cluster's"
-    " spec.config, or remove authorization",
+    "spec.authorization: the brokers check no access rules: set spec.authorization in the Cluster, too, or remove it"
+    " here",
 )
 
 
