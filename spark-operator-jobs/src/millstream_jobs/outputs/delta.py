@@ -65,7 +65,7 @@ FEATURES = 3
 DELETION_VECTORS = "deletionVectors"
 NOT_PORTABLE = (DELETION_VECTORS, "columnMapping", "typeWidening", "v2Checkpoint", "vacuumProtocolCheck")
 """Table features with which deltalake's PyArrow readers refuse a table. It keeps them when their property is unset."""
-OWN = ("_delta_log/", "_staging/", "_rewinds/", "_millstream/", ".")
+OWN = ("_delta_log/", "_staging/", "_rewinds/", "_millstream/runs/", ".")
 """Files allowed in the folder before the table exists: killed drivers leave them, and Delta's readers ignore them."""
 
 
