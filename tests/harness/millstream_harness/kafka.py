@@ -1,7 +1,7 @@
 """Apache Kafka as a real process, for tests and benchmarks that run on both brokers.
 
-One node in KRaft's combined mode (broker and controller). The interface is BrokerProcess's: start, stop, kill, restart,
-bootstrap, pid, said.
+One node in KRaft's combined mode (broker and controller), or one more broker of its cluster. The interface is
+BrokerProcess's: start, stop, kill, restart, bootstrap, pid, said.
 """
 
 from __future__ import annotations
@@ -44,18 +44,24 @@ class KafkaProcess(Daemon):
         listeners: Mapping[str, str] | None = None,
         users: Sequence[str] = (),
         cluster_id: str = CLUSTER_ID,
+        number: int = 1,
+        joins: KafkaProcess | None = None,
         jvm: Sequence[str] = OF_A_TEST,
     ) -> None:
         """A node with these settings.
 
         ``features``: levels other than the newest, for ``kafka-storage.sh format --feature``. ``users``: for its
         ``--add-scram``. ``listeners``: security protocols of further listeners by name. ``cluster_id``: a second
-        cluster needs another one, or mirrors take both for the same. ``jvm``: options of its JVM.
+        cluster needs another one, or mirrors take both for the same. ``number``: its id. ``joins``: the node of the
+        controller, if it is another, which has started. ``jvm``: options of its JVM.
         """
         super().__init__(folder, "broker.log")
         self.protocols = dict(listeners or {})
         self.users = users
         self.cluster_id = cluster_id
+        self.number, self.joins = number, joins
+        self.voter = ""
+        """The controller of the cluster, as in `controller.quorum.voters`."""
         self.jvm = jvm
         self.addresses: dict[str, str] = {}
         """Addresses of these listeners by name."""
@@ -85,16 +91,19 @@ class KafkaProcess(Daemon):
         broker, controller = self._kept or (fixed_port(), fixed_port())
         self.bootstrap = f"127.0.0.1:{broker}"
         self.addresses = {name: f"127.0.0.1:{fixed_port()}" for name in self.protocols}
-        more = [f"{name}://{address}" for name, address in self.addresses.items()]
+        listeners = {"PLAINTEXT": self.bootstrap, **self.addresses}
+        if self.joins is None:
+            listeners["CONTROLLER"] = f"127.0.0.1:{controller}"
+            self.voter = f"{self.number}@127.0.0.1:{controller}"
+        else:
+            self.voter = self.joins.voter
         protocols = {"PLAINTEXT": "PLAINTEXT", "CONTROLLER": "PLAINTEXT", **self.protocols}
         settings = {
-            "process.roles": "broker,controller",
-            "node.id": "1",
-            "listeners": ",".join(
-                [f"PLAINTEXT://127.0.0.1:{broker}", f"CONTROLLER://127.0.0.1:{controller}", *more]
-            ),
+            "process.roles": "broker,controller" if self.joins is None else "broker",
+            "node.id": str(self.number),
+            "listeners": ",".join(f"{name}://{address}" for name, address in listeners.items()),
             "controller.listener.names": "CONTROLLER",
-            "controller.quorum.voters": f"1@127.0.0.1:{controller}",
+            "controller.quorum.voters": self.voter,
             "listener.security.protocol.map": ",".join(map(":".join, protocols.items())),
             "offsets.topic.replication.factor": "1",
             "transaction.state.log.replication.factor": "1",
