@@ -91,7 +91,8 @@ def unfenced(markdown: str) -> str:
 def commands(page: Path, program: str, *, in_blocks: bool = True) -> Iterator[list[str]]:
     """The words of each command of a program: those of code in sentences and, unless told, of blocks."""
     text = page.read_text()
-    shown = re.findall(r"^ *```(?:sh)?(?: title=.*)?\n(.*?)^ *```", text, re.MULTILINE | re.DOTALL)
+    fences = re.findall(r"^ *```(sh|properties)?(?: title=.*)?\n(.*?)^ *```", text, re.MULTILINE | re.DOTALL)
+    shown = [block for language, block in fences if language != "properties"]
     shown += re.findall(r"^(?: {4}\S.*\n)+", text, re.MULTILINE)
     lines = [line for block in shown for line in block.replace("\\\n", " ").splitlines()] if in_blocks else []
     lines += [" ".join(code.split()) for code in re.findall(r"`([^`]+)`", unfenced(text))]
