@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import struct
+import tracemalloc
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -188,3 +190,75 @@ async def test_a_client_that_leaves_during_the_delay_costs_nothing(tmp_path: Pat
         await client.close()
         await until(lambda: not broker.server.connections)
         await until(lambda: not served.pending)
+
+
+async def test_silent_connections_cost_little(broker: Broker) -> None:
+    """Measured as 10,000 would be: by what each one takes."""
+    count = 200
+    open_ones = [await asyncio.open_connection("127.0.0.1", port(broker)) for _ in range(20)]
+    await until(lambda: len(broker.server.connections) == 20)
+    tracemalloc.start()
+    try:
+        before = tracemalloc.take_snapshot()
+        clients = [socket.create_connection(("127.0.0.1", port(broker))) for _ in range(count)]
+        for client in clients:
+            client.sendall(struct.pack(">ihh", 400, 36, 2))  # the beginning of a request
+        await until(lambda: len(broker.server.connections) == 20 + count)
+        await until(lambda: len(broker.server.memory._frames) == count)
+        after = tracemalloc.take_snapshot()
+    finally:
+        tracemalloc.stop()
+    taken = sum(difference.size_diff for difference in after.compare_to(before, "filename"))
+    assert taken / count < 10_000
+    for client in clients:
+        client.close()
+    for _, writer in open_ones:
+        writer.close()
+    await until(lambda: not broker.server.connections)
+    assert not broker.server.memory._frames
+
+
+GARBAGE = [
+    b"",
+    b"\0",
+    b"\xff" * 1000,
+    struct.pack(">i", -1),
+    struct.pack(">i", 3) + b"abc",
+    struct.pack(">i", 2**31 - 1),
+    struct.pack(">ihhih", 12, 17, 1, 1, -1) + b"\xff\xff",
+    struct.pack(">ihhih", 12, 36, 2, 1, -1) + b"\xff\xff",
+    struct.pack(">ihhih", 13, 18, 3, 1, -1) + b"\0\xff\xff",
+    struct.pack(">ihhihb", 60, 17, 0, 1, -1, 0) + b"\x05PLAIN" + bytes(43),
+    b"GET / HTTP/1.1\r\n\r\n",
+    b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(506),
+]
+
+
+@pytest.mark.parametrize("garbage", GARBAGE, ids=range(len(GARBAGE)))
+async def test_rubbish_serves_nothing_and_leaves_nothing(broker: Broker, garbage: bytes) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port(broker))
+    writer.write(garbage)
+    writer.write_eof()
+    assert await reader.read() == b""
+    writer.close()
+    await until(lambda: not broker.server.connections)
+    assert broker.server.unauthenticated_bytes == 0
+    assert not broker.server.memory._frames
+    client = await connect(broker)
+    await handshake(client)
+    assert (await token(client)).error_code == 0
+    await client.close()
+
+
+async def test_a_short_token_may_follow_the_first_version_of_the_handshake(broker: Broker) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port(broker))
+    request = struct.pack(">hhih", 17, 0, 1, -1) + b"\0\x05PLAIN"
+    tokens = b"\0bob\0b"
+    writer.write(struct.pack(">i", len(request)) + request + struct.pack(">i", len(tokens)) + tokens)
+    (size,) = struct.unpack(">i", await reader.readexactly(4))
+    await reader.readexactly(size)
+    assert await reader.readexactly(4) == bytes(4), "an empty token of the server"
+    (served,) = broker.server.connections
+    assert isinstance(served, connection.ClientConnection)
+    assert served.authentication.session.principal == "User:bob"
+    writer.close()

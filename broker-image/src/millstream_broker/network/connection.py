@@ -434,7 +434,9 @@ class ClientConnection:
         )
 
     def _may_send(self, size: int) -> bool:
-        """Whether a frame is a token without a request around it, which may be short."""
+        """Whether a frame is a token without a request around it, or has to wait until that is known."""
+        if self.pending and self.pending[-1].route is self._server.of_login:
+            return True
         return self.authentication.is_bare and 0 <= size <= self._access.max_request_bytes
 
     # Authentication

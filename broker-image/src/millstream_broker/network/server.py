@@ -21,6 +21,7 @@ from ..config.listener_keys import prefix
 from ..runtime.request_memory import RequestMemory
 from ..runtime.stats import Stats
 from ..security.authentication import Authentication, Mechanisms
+from ..security.brake import Brake
 from ..security.quotas.connection_rates import ConnectionRates
 from ..security.quotas.quotas import Quotas
 from ..security.session import ANONYMOUS
@@ -80,6 +81,7 @@ class Server(Shared):
         self._config = config
         self._listeners = listeners
         self._mechanisms = mechanisms
+        self._brake = Brake()
         self._encrypted = encrypted
         self.handshakes = Handshakes(self.loop, stats, self._serve)
         self._sweep: asyncio.TimerHandle | None = None
@@ -175,6 +177,7 @@ class Server(Shared):
             is_required=listener.has_sasl,
             principal=principal,
             max_reauth_ms=partial(self._max_reauth_ms, listener.name),
+            brake=self._brake,
         )
         self.connections.add(ClientConnection(self, channel, authentication, port))
 

@@ -29,6 +29,7 @@ from typing import NamedTuple, Protocol
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 from millstream_kafka.protocol.schema import Bytes
 
+from .brake import Brake
 from .session import ANONYMOUS, ClientSession, PeerBroker
 
 LEAST_BETWEEN_S = 1.0
@@ -61,6 +62,9 @@ class Answer(NamedTuple):
 class Exchange(Protocol):
     """One run of a mechanism. A failure ends it."""
 
+    def guesses(self, auth_bytes: Bytes) -> str:
+        """The user whose password this message may guess; empty if it does not."""
+
     async def step(self, auth_bytes: Bytes) -> Step:
         """Raises ApiError, with a message that is sent to the client. May wait, for a thread or another server."""
 
@@ -89,6 +93,7 @@ class Authentication:
 
     __slots__ = (
         "_again_at",
+        "_brake",
         "_exchange",
         "_max_reauth_ms",
         "_mechanism",
@@ -109,6 +114,7 @@ class Authentication:
         is_required: bool = False,
         principal: str = ANONYMOUS,
         max_reauth_ms: Callable[[str], int] = lambda mechanism: 0,
+        brake: Brake | None = None,
     ) -> None:
         """`principal` is that of the client's certificate, for listeners without SASL.
 
@@ -116,6 +122,7 @@ class Authentication:
         """
         self._mechanisms = {} if mechanisms is None else mechanisms
         self._max_reauth_ms = max_reauth_ms
+        self._brake = brake or Brake()
         self._exchange: Exchange | None = None
         self._mechanism = ""
         """The mechanism of the present exchange or session."""
@@ -177,7 +184,7 @@ class Authentication:
                 ErrorCode.ILLEGAL_SASL_STATE,
                 "SaslAuthenticate request received after successful authentication",
             )
-        answer, identity = await exchange.step(auth_bytes)
+        answer, identity = await self._verified(exchange, auth_bytes)
         if identity is None:
             self._exchange = exchange
             return Answer(answer)
@@ -200,6 +207,25 @@ class Authentication:
         self.state = LoginState.COMPLETE
         self.is_bare = False
         return Answer(answer, lifetime_ms)
+
+    async def _verified(self, exchange: Exchange, auth_bytes: Bytes) -> Step:
+        """One step of the exchange; guesses of a password wait for their turn."""
+        user = exchange.guesses(auth_bytes)
+        if not user:
+            return await exchange.step(auth_bytes)
+        key, loop = (self.session.host, user), asyncio.get_running_loop()
+        wait_s = self._brake.wait_s(key, loop.time())
+        if wait_s is None:
+            raise ApiError(ErrorCode.SASL_AUTHENTICATION_FAILED, "Authentication failed: too many failures")
+        if wait_s:
+            await asyncio.sleep(wait_s)
+        try:
+            step = await exchange.step(auth_bytes)
+        except ApiError:
+            self._brake.failed(key, loop.time())
+            raise
+        self._brake.succeeded(key)
+        return step
 
     def _lifetime(self, identity: Identity) -> tuple[int, float | None]:
         """In milliseconds, and when it ends. Brokers need not authenticate again."""

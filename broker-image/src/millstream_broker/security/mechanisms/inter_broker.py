@@ -65,6 +65,9 @@ class BrokerExchange:
         self._challenge = b""
         """Empty until the client requests it."""
 
+    def guesses(self, auth_bytes: Bytes) -> str:
+        return ""
+
     async def step(self, auth_bytes: Bytes) -> Step:
         if not self._challenge:
             self._challenge = os.urandom(CHALLENGE_BYTES)

@@ -141,6 +141,9 @@ class OAuthBearerExchange:
         self._verify = verify
         self._is_refused = False
 
+    def guesses(self, auth_bytes: Bytes) -> str:
+        return ""
+
     async def step(self, auth_bytes: Bytes) -> Step:
         if self._is_refused and bytes(auth_bytes) == _ACKNOWLEDGED:
             raise _failed(_REFUSED.decode())

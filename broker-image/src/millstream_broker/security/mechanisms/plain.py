@@ -30,6 +30,10 @@ class PlainAuthenticator:
     def begin(self) -> PlainAuthenticator:
         return self
 
+    def guesses(self, auth_bytes: Bytes) -> str:
+        parts = str(auth_bytes, "utf-8", "replace").split("\0", 3)
+        return parts[1] if len(parts) == 3 else ""
+
     async def step(self, auth_bytes: Bytes) -> Step:
         parts = str(auth_bytes, "utf-8", "replace").split("\0")
         if len(parts) != 3:

@@ -67,6 +67,9 @@ class ScramExchange:
         self._is_known = False
         """Whether the user has a credential; if not, `_credential` is invented."""
 
+    def guesses(self, auth_bytes: Bytes) -> str:
+        return self._user if self._server_first else ""
+
     async def step(self, auth_bytes: Bytes) -> Step:
         try:
             message = str(auth_bytes, "utf-8")

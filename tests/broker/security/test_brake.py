@@ -1,0 +1,98 @@
+"""Guessing passwords is slow, and only for those who guess."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from millstream_broker.security import brake as module
+from millstream_broker.security.authentication import Authentication
+from millstream_broker.security.brake import FORGET_S, FREE, LONGEST_S, MOST_KNOWN, MOST_WAIT_S, Brake
+from millstream_broker.security.mechanisms.plain import PlainAuthenticator
+from millstream_kafka.protocol.errors import ApiError
+
+KEY = ("10.0.0.1", "alice")
+USERS = 'Module required user_alice="right" user_bob="other";'
+
+
+def guess(brake: Brake, now: float, times: int = 1) -> None:
+    for _ in range(times):
+        assert brake.wait_s(KEY, now) == 0
+        brake.failed(KEY, now)
+
+
+def test_a_few_mistakes_cost_nothing() -> None:
+    brake = Brake()
+    guess(brake, 0.0, FREE)
+    assert brake.wait_s(KEY, 0.0) == 0
+
+
+def test_later_guesses_take_turns_that_get_longer() -> None:
+    brake, now, waited = Brake(), 0.0, []
+    guess(brake, now, FREE)
+    for _ in range(10):
+        wait = brake.wait_s(KEY, now)
+        assert wait is not None
+        waited.append(round(wait, 3))
+        now += wait
+        brake.failed(KEY, now)
+    assert waited == [0, 0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0, 2.0, 2.0]
+    assert waited[-1] == LONGEST_S
+
+
+def test_guesses_at_the_same_time_take_turns_and_most_of_them_fail() -> None:
+    brake = Brake()
+    for _ in range(FREE + 10):
+        brake.failed(KEY, 0.0)
+    waits = [brake.wait_s(KEY, 0.0) for _ in range(1000)]
+    verified = [wait for wait in waits if wait is not None]
+    assert len(verified) == MOST_WAIT_S / LONGEST_S + 1
+    assert verified == sorted(set(verified))
+
+
+@pytest.mark.parametrize("other", [("10.0.0.2", "alice"), ("10.0.0.1", "bob")])
+def test_others_do_not_wait(other: tuple[str, str]) -> None:
+    brake = Brake()
+    for _ in range(100):
+        brake.failed(KEY, 0.0)
+    assert brake.wait_s(other, 0.0) == 0
+
+
+@pytest.mark.parametrize("end", [lambda brake: brake.succeeded(KEY), lambda brake: None])
+def test_it_ends_with_a_success_or_with_time(end: Callable[[Brake], None]) -> None:
+    brake = Brake()
+    for _ in range(FREE + 5):
+        brake.failed(KEY, 0.0)
+    brake.wait_s(KEY, 0.0)
+    assert brake.wait_s(KEY, 0.0) != 0
+    end(brake)
+    assert brake.wait_s(KEY, FORGET_S + 1) == 0
+
+
+def test_it_remembers_a_limited_number() -> None:
+    brake = Brake()
+    for number in range(MOST_KNOWN + 100):
+        brake.failed(("10.0.0.1", str(number)), 0.0)
+    assert len(brake._failures) == MOST_KNOWN
+
+
+async def test_guesses_of_clients_are_slowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_WAIT_S", -1.0)
+    brake, mechanism = Brake(), PlainAuthenticator(lambda: USERS)
+
+    async def attempt(message: bytes) -> str:
+        authentication = Authentication(
+            "CLEAR", "10.0.0.1", {"PLAIN": mechanism}, is_required=True, brake=brake
+        )
+        authentication.begin("PLAIN")
+        try:
+            await authentication.step(message)
+        except ApiError as error:
+            return error.message or ""
+        return authentication.session.principal
+
+    for _ in range(FREE):
+        assert await attempt(b"\0alice\0wrong") == "Authentication failed: Invalid username or password"
+    assert await attempt(b"\0alice\0right") == "Authentication failed: too many failures"
+    assert await attempt(b"\0bob\0other") == "User:bob"
