@@ -39,16 +39,23 @@ def client(tmp_path: Path) -> dict[str, str]:
 
 
 @pytest.fixture
-def secured(tmp_path: Path, client: dict[str, str]) -> Iterator[InProcessCluster]:
+def protocol() -> str:
+    """The security protocol of the listener for brokers."""
+    return "SSL"
+
+
+@pytest.fixture
+def secured(tmp_path: Path, client: dict[str, str], protocol: str) -> Iterator[InProcessCluster]:
     """Three brokers that talk by mutual TLS; the listener CHECK, in plain text, is for the test alone."""
     cluster = InProcessCluster(tmp_path)
     for number, broker in cluster.brokers.items():
         keystore = issue(number).write(tmp_path / f"broker-{number}.pem")
         broker.config |= {
             "listeners": f"SSL://127.0.0.1:{fixed_port()},CHECK://127.0.0.1:{fixed_port()}",
-            "listener.security.protocol.map": "SSL:SSL,CHECK:PLAINTEXT",
+            "listener.security.protocol.map": f"SSL:{protocol},CHECK:PLAINTEXT",
             "inter.broker.listener.name": "SSL",
-            **tls_keys(keystore, tmp_path / "ca.pem", ssl_client_auth="required"),
+            **tls_keys(keystore, tmp_path / "ca.pem"),
+            "listener.name.ssl.ssl.client.auth": "required",
         }
     with cluster:
         yield cluster
@@ -145,3 +152,20 @@ def test_a_client_that_trusts_another_authority_is_refused(
     wait(refused, "the client's error")
     line = "on listener SSL: the TLS handshake failed: "
     wait(lambda: line in secured.brokers[1].said(), "the broker's line")
+
+
+@pytest.mark.parametrize("protocol", ["SASL_SSL"])
+def test_brokers_authenticate_by_their_secret_inside_tls(secured: InProcessCluster) -> None:
+    clear = secured.brokers[1].config["listeners"].rpartition("://")[2]
+    admin = AdminClient({"bootstrap.servers": clear})
+    admin.create_topics([NewTopic("t", 3, 3)])["t"].result(60)
+    with Load(clear, "t", partitions=range(3)) as load:
+        wait(lambda: load.ledger.count > 50, "records on three brokers")
+    check(clear, "t", [load])
+    peers = {
+        each.authentication.session.principal
+        for number in secured.brokers
+        for each in connections(secured, number)
+        if each.listener == "SSL"
+    }
+    assert peers == {"Broker:1", "Broker:2", "Broker:3"}

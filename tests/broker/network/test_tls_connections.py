@@ -16,7 +16,7 @@ from millstream_broker.config.config import Listener
 from millstream_broker.log.files import FileSlice
 from millstream_broker.network import handshakes
 from millstream_broker.network.connection import ClientConnection
-from millstream_broker.network.tls_channel import SLICE_BYTES, TlsChannel
+from millstream_broker.network.tls_channel import MAX_ANSWERS_BYTES, SLICE_BYTES, TlsChannel
 from millstream_broker.security.session import ANONYMOUS
 from millstream_harness.certificates import Authority, tls_keys
 from millstream_harness.in_process import create, running
@@ -291,3 +291,20 @@ async def test_plaintext_and_tls_listeners_serve_side_by_side(tmp_path: Path, co
             answer = await client.call(metadata.API, 9, metadata.MetadataRequest())
             assert [each.port for each in answer.brokers] == [port], "each listener advertises its own"
             await client.close()
+
+
+async def test_answers_that_a_client_does_not_read_are_bounded(
+    tmp_path: Path, config: dict[str, str]
+) -> None:
+    """Each update of keys makes OpenSSL answer; Python's client cannot send many, so the answers are made here."""
+    async with running(tmp_path / "log", config) as broker:
+        client = await connected(broker)
+        channel = connection_of(broker)._channel
+        assert isinstance(channel, TlsChannel)
+        channel._encrypted = memoryview(b"waits for the client")
+        channel._outgoing.write(bytes(MAX_ANSWERS_BYTES))
+        channel._answer()
+        channel._outgoing.write(b"1")
+        with pytest.raises(OSError, match="does not read the answers"):
+            channel._answer()
+        await client.close()

@@ -25,6 +25,8 @@ SLICE_BYTES = 256 * 1024
 """Most bytes to encrypt at a time."""
 AT_ONCE_BYTES = 32 * 1024
 """Most bytes of a file to read and encrypt without a thread."""
+MAX_ANSWERS_BYTES = 64 * 1024
+"""Most bytes of answers to the client's TLS messages that may wait for the client."""
 _RECEIVE_BYTES = 256 * 1024
 _received = memoryview(bytearray(_RECEIVE_BYTES))
 """Encrypted bytes of all connections: they are handed to OpenSSL before the next receive."""
@@ -104,7 +106,9 @@ class TlsChannel(PlainChannel):
         return count
 
     def _answer(self) -> None:
-        """Send what OpenSSL answers to the client's own messages, such as an update of keys."""
+        """Send what OpenSSL answers to the client's own messages, such as an update of keys. Raises OSError."""
+        if self._outgoing.pending > MAX_ANSWERS_BYTES:
+            raise OSError(errno.EPROTO, "it sends TLS messages and does not read the answers")
         if not self._encrypted:
             self._encrypted = memoryview(self._outgoing.read())
             with contextlib.suppress(BlockingIOError):  # then it goes before the next response

@@ -22,6 +22,7 @@ from millstream_harness.certificates import HOUR, Authority, tls_keys
 from millstream_harness.in_process import running
 from millstream_harness.members import until
 from millstream_kafka.client.connection import Connection
+from millstream_kafka.client.errors import ConnectFailed, TlsFailed
 from millstream_kafka.protocol import incremental_alter_configs, metadata
 from millstream_kafka.protocol.errors import ErrorCode
 
@@ -126,6 +127,21 @@ def test_a_listener_that_verifies_needs_a_truststore(tmp_path: Path, brokers: bo
     with pytest.raises(ConfigError) as error:
         Certificates(config, addresses.listeners, addresses.inter_broker)
     assert problem in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "wanted"),
+    [("ssl.client.auth", ssl.CERT_NONE), ("listener.name.ssl.ssl.client.auth", ssl.CERT_REQUIRED)],
+)
+def test_with_sasl_only_the_listeners_own_key_requires_certificates(
+    files: Mapping[str, str], key: str, wanted: ssl.VerifyMode
+) -> None:
+    values = BrokerConfig({**files, key: "required"}).of_listener("SSL")
+    keys = read_keystore(values)
+    assert keys is not None
+    trusted = read_truststore(values)
+    assert server_context(values, keys, trusted, has_sasl=True).verify_mode == wanted
+    assert server_context(values, keys, trusted).verify_mode == ssl.CERT_REQUIRED
 
 
 async def served(broker: Broker) -> int:
@@ -293,6 +309,26 @@ async def test_metrics_show_when_a_certificate_expires(tmp_path: Path, files: Ma
     assert 'millstream_tls_certificate_reloads_total{listener="SSL"} 0' in page
     assert "millstream_tls_handshakes_total 1" in page
     assert "millstream_tls_handshake_failures_total 0" in page
+
+
+async def test_a_new_truststore_admits_clients_of_another_authority(
+    tmp_path: Path, files: Mapping[str, str]
+) -> None:
+    required = {"listeners": "SSL://127.0.0.1:0", **files, "ssl.client.auth": "required"}
+    plain = {
+        "listeners": "PLAIN://127.0.0.1:0,SSL://127.0.0.1:0",
+        "listener.security.protocol.map": "PLAIN:PLAINTEXT,SSL:SSL",
+    }
+    other = Authority("Other CA")
+    async with running(tmp_path / "log", required | plain) as broker:
+        (record,) = broker.replicas.metadata.state.brokers.values()
+        context = AUTHORITY.client_context(other.issue("client", ()), tmp_path)
+        with pytest.raises((TlsFailed, ConnectFailed)):
+            await Connection.open("127.0.0.1", record.listeners[1].port, ssl=context)
+        (tmp_path / "ca.pem").write_text(AUTHORITY.pem + other.pem)
+        await certificates_of(broker).reload()
+        client = await Connection.open("127.0.0.1", record.listeners[1].port, ssl=context)
+        await client.close()
 
 
 async def test_changes_of_names_are_allowed_by_kafkas_keys(tmp_path: Path, files: Mapping[str, str]) -> None:

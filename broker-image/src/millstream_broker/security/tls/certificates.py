@@ -46,12 +46,13 @@ class _Read(NamedTuple):
 class _Watched:
     """A listener, and the state of its certificate."""
 
-    def __init__(self, values: ListenerConfig, *, is_for_brokers: bool) -> None:
+    def __init__(self, values: ListenerConfig, *, is_for_brokers: bool, has_sasl: bool) -> None:
         self.values = values
+        self.has_sasl = has_sasl
         self.is_for_brokers = is_for_brokers
         mapping = PrincipalMapping(values.text(MAPPING))
         self.principal = lambda der: principal(der, mapping)
-        self.read = _read(values, is_for_brokers)
+        self.read = _read(values, is_for_brokers=is_for_brokers, has_sasl=has_sasl)
         self.tls = ListenerTls(values.listener, self.read.server, self.read.client, self.principal)
         self.reloads = self.refused = 0
         self.problem: str | None = None
@@ -81,7 +82,9 @@ class Certificates:
         self._config = config
         self._watched = {
             listener.name: _Watched(
-                config.of_listener(listener.name), is_for_brokers=listener.name == inter_broker
+                config.of_listener(listener.name),
+                is_for_brokers=listener.name == inter_broker,
+                has_sasl=listener.has_sasl,
             )
             for listener in listeners
             if listener.is_encrypted
@@ -147,18 +150,18 @@ def principal(der: bytes, mapping: PrincipalMapping) -> str:
     return f"User:{mapping.name(subject(x509.load_der_x509_certificate(der)))}"
 
 
-def _read(values: ListenerConfig, is_for_brokers: bool) -> _Read:
+def _read(values: ListenerConfig, *, is_for_brokers: bool, has_sasl: bool) -> _Read:
     seen = _seen(values)  # before the files are read: a change meanwhile is one
     keys, trusted = read_keystore(values), read_truststore(values)
     if keys is None:
         raise ConfigError(f"listener {values.listener} has no certificate: set ssl.keystore.location")
-    server = server_context(values, keys, trusted)
+    server = server_context(values, keys, trusted, has_sasl=has_sasl)
     return _Read(seen, keys, server, client_context(values, keys, trusted) if is_for_brokers else None)
 
 
 def _replacement(watched: _Watched, values: ListenerConfig) -> _Read:
     """A new certificate that may replace the present one. Raises ConfigError."""
-    read = _read(values, watched.is_for_brokers)
+    read = _read(values, is_for_brokers=watched.is_for_brokers, has_sasl=watched.has_sasl)
     old, new = watched.read.keys, read.keys
     if problem := new.problem(datetime.now(UTC)):
         raise ConfigError(problem)

@@ -26,14 +26,20 @@ _VERSIONS = {
 _VERIFY = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 
 
-def server_context(values: ListenerConfig, keys: KeyStore, trusted: TrustStore) -> ssl.SSLContext:
-    """The context for clients of a listener. Raises ConfigError."""
+def server_context(
+    values: ListenerConfig, keys: KeyStore, trusted: TrustStore, *, has_sasl: bool = False
+) -> ssl.SSLContext:
+    """The context for clients of a listener. Raises ConfigError.
+
+    With SASL, as in Kafka (KIP-684), `ssl.client.auth` counts only if it is set for this listener: clients
+    authenticate by SASL.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_TICKET | ssl.OP_CIPHER_SERVER_PREFERENCE
     context.num_tickets = 0
     _configure(context, values, keys, trusted)
     key = "ssl.client.auth"
-    wanted = values.text(key)
+    wanted = "none" if has_sasl and values.name_of(key) == key else values.text(key)
     if wanted != "none" and not trusted:
         name = values.name_of(key)
         raise ConfigError(
