@@ -70,6 +70,12 @@ CASES: dict[str, list[tuple[str, str, str]]] = {
         (f'millstream_loop_stall_seconds_bucket{{{POD},le="1.0"}}', "0+10x120", "0+10x120"),
         (f'millstream_loop_stall_seconds_bucket{{{POD},le="+Inf"}}', "0+10x120", "0+12x120"),
     ],
+    "MillstreamCertificateExpires": [
+        (f'millstream_tls_certificate_expiry_days{{{POD},listener="SSL"}}', "30x120", "6x120")
+    ],
+    "MillstreamCertificateRefused": [
+        (f'millstream_tls_certificates_refused_total{{{POD},listener="SSL"}}', "1x120", "0+1x120")
+    ],
     "MillstreamTaskFails": [
         (f'millstream_task_failures_total{{{POD},task="t"}}', "0x120", "0x100 1x19"),
     ],

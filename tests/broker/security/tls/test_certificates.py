@@ -315,10 +315,7 @@ async def test_a_new_truststore_admits_clients_of_another_authority(
     tmp_path: Path, files: Mapping[str, str]
 ) -> None:
     required = {"listeners": "SSL://127.0.0.1:0", **files, "ssl.client.auth": "required"}
-    plain = {
-        "listeners": "PLAIN://127.0.0.1:0,SSL://127.0.0.1:0",
-        "listener.security.protocol.map": "PLAIN:PLAINTEXT,SSL:SSL",
-    }
+    plain = {"listeners": "PLAINTEXT://127.0.0.1:0,SSL://127.0.0.1:0"}
     other = Authority("Other CA")
     async with running(tmp_path / "log", required | plain) as broker:
         (record,) = broker.replicas.metadata.state.brokers.values()
