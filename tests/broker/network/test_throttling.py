@@ -23,6 +23,7 @@ from millstream_kafka.client.connection import Connection
 from millstream_kafka.protocol import (
     create_partitions,
     create_topics,
+    delete_records,
     delete_topics,
     fetch,
     list_groups,
@@ -159,6 +160,7 @@ async def test_a_disconnect_during_the_pause_is_noticed(tmp_path: Path) -> None:
 async def test_a_silent_connection_is_closed_during_the_pause(tmp_path: Path) -> None:
     async with with_topic(tmp_path, producer_byte_rate="100") as (broker, client):
         await producing(client)
+        assert broker.stats.muted == 1
         connection_of(broker).active_at -= broker.server.max_idle_s + 1
         broker.server._close_idle()
         assert not broker.server.connections
@@ -198,22 +200,33 @@ async def test_a_batch_beyond_all_that_may_pass_is_read_after_a_pause(tmp_path: 
 
 async def test_a_session_sends_again_what_a_throttled_response_left_out(tmp_path: Path) -> None:
     async with with_topic(tmp_path) as (broker, client):
-        await producing(client)
+        await create(client, "two", partitions=2)
+        for index in (0, 1):
+            topic = produce.TopicProduceData(
+                "two", partition_data=[produce.PartitionProduceData(index, BATCH)]
+            )
+            await client.call(produce.API, 9, produce.ProduceRequest(None, -1, 5000, [topic]))
         await limit(broker, consumer_byte_rate="1100")
-        opened = await client.call(fetch.API, 12, a_fetch(1, epoch=0))
-        assert opened.responses[0].partitions[0].high_watermark == 1
+        partitions = [
+            fetch.FetchPartition(index, fetch_offset=index, partition_max_bytes=1 << 20) for index in (0, 1)
+        ]
+        opening = a_fetch(epoch=0)
+        opening.topics = [fetch.FetchTopic("two", partitions=partitions)]
+        opened = await client.call(fetch.API, 12, opening)
+        assert (size_of(opened), opened.throttle_time_ms) == (len(BATCH), 0)
         session = opened.session_id
-        await producing(client)
-        records = await client.call(fetch.API, 12, a_fetch(session_id=session, epoch=1))
-        assert size_of(records) == len(BATCH)
-        throttled = await client.call(fetch.API, 12, a_fetch(session_id=session, epoch=2))
+        deleted = delete_records.DeleteRecordsPartition(1, 1)
+        topics = [delete_records.DeleteRecordsTopic("two", [deleted])]
+        await client.call(delete_records.API, 2, delete_records.DeleteRecordsRequest(topics, 5000))
+        throttled = await client.call(fetch.API, 12, a_fetch(session_id=session, epoch=1))
         assert (throttled.responses, throttled.error_code, throttled.session_id) == ([], 0, session)
         assert throttled.throttle_time_ms > 0
         await limit(broker)
         end_pause(connection_of(broker))
-        again = await client.call(fetch.API, 12, a_fetch(session_id=session, epoch=3))
+        again = await client.call(fetch.API, 12, a_fetch(session_id=session, epoch=2))
         assert size_of(again) == len(BATCH)
-        assert again.responses[0].partitions[0].high_watermark == 2
+        starts = {data.partition_index: data.log_start_offset for data in again.responses[0].partitions}
+        assert starts == {0: 0, 1: 1}  # the start of 1 is its only news
 
 
 async def test_a_waiting_fetch_is_charged_when_it_is_answered(tmp_path: Path) -> None:
@@ -313,6 +326,21 @@ async def test_mutations_beyond_the_quota_are_refused_or_throttled_by_version(tm
         end_pause(connection_of(broker))
         gone = await client.call(delete_topics.API, 4, deleted)
         assert (gone.responses[0].error_code, gone.throttle_time_ms) == (0, 23_000)
+
+
+async def test_a_topic_beyond_the_quota_is_not_created_for_metadata_either(tmp_path: Path) -> None:
+    async with with_topic(tmp_path, controller_mutation_rate="1") as (broker, client):
+
+        async def asked(*names: str) -> list[int]:
+            topics = [metadata.MetadataRequestTopic(name=name) for name in names]
+            answer = await client.call(metadata.API, 9, metadata.MetadataRequest(topics))
+            return [topic.error_code for topic in answer.topics]
+
+        unknown = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        names = [f"made-{number:02}" for number in range(14)]  # of eleven tokens, and one more that is owed
+        assert await asked(*names) == [0] * 12 + [unknown] * 2
+        broker.quotas.now_ms = lambda: 3000
+        assert await asked(*names[12:]) == [0, 0]
 
 
 async def test_without_quotas_no_request_is_charged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

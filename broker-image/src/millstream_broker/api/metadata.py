@@ -1,7 +1,8 @@
 """Metadata: brokers, and topics with their partitions.
 
 A requested topic that does not exist is created if both the broker (`auto.create.topics.enable`) and the client
-(from v4) allow it; the response waits for it. A request for all topics creates nothing.
+(from v4) allow it; the response waits for it. A request for all topics creates nothing. Beyond the client's quota for
+mutations, the topic stays unknown, which clients retry.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ from ..runtime.slices import finish
 from ..runtime.steps import Steps
 from ..security.acl.authorizer import Authorizer
 from ..security.acl.rights import Right
+from ..security.quotas.mutations import Mutations
+from ..security.quotas.quotas import Quotas
 from ..topic_rules.internal_topics import is_internal
 
 log = logging.getLogger(__name__)
@@ -40,6 +43,8 @@ log = logging.getLogger(__name__)
 
 DESCRIBE, CREATE, TOPIC = AclOperation.DESCRIBE, AclOperation.CREATE, ResourceType.TOPIC
 NOT_ASKED = -(2**31)
+WITHOUT_ERROR = {ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.THROTTLING_QUOTA_EXCEEDED}
+"""Reasons why a topic is not created that a client need not know: it retries while the topic is unknown."""
 
 
 @handler(
@@ -67,6 +72,7 @@ def handle(
     config: BrokerConfig,
     encoded_topics: EncodedTopics,
     topic_administrator: TopicAdministrator,
+    quotas: Quotas,
     context: RequestContext,
     request: MetadataRequest,
 ) -> Answer:
@@ -87,7 +93,7 @@ def handle(
         names = {topic.name for topic in requested if topic.name is not None}
         missing = set(filter(view.may_describe, names - replicas.metadata.topics.keys()))
         if missing:
-            return _create_then_answer(topic_administrator, view, requested, missing)
+            return _create_then_answer(topic_administrator, quotas, view, requested, missing)
     return _answer(view, requested, {})
 
 
@@ -117,19 +123,23 @@ class _View(NamedTuple):
 
 async def _create_then_answer(
     topic_administrator: TopicAdministrator,
+    quotas: Quotas,
     view: _View,
     requested: list[MetadataRequestTopic],
     missing: set[str],
 ) -> MetadataResponse:
     failed = {name: ErrorCode.TOPIC_AUTHORIZATION_FAILED for name in missing if not view.may_create(name)}
     names = sorted(missing - failed.keys())
-    for name, outcome in zip(
-        names, await topic_administrator.create_topics(list(map(NewTopic, names))), strict=True
-    ):
+    session, client_id = view.context.session, view.context.client_id
+    mutations = Mutations(quotas, session, client_id, quotas.now_ms(), is_strict=True)
+    outcomes = await topic_administrator.create_topics(
+        list(map(NewTopic, names)), count=lambda partitions: mutations.record(partitions, quotas.now_ms())
+    )
+    for name, outcome in zip(names, outcomes, strict=True):
         if isinstance(outcome, CoordinationError):
             log.error("cannot create topic %s: %s", name, outcome)
             failed[name] = ErrorCode.LEADER_NOT_AVAILABLE
-        elif isinstance(outcome, ApiError) and outcome.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
+        elif isinstance(outcome, ApiError) and outcome.code not in WITHOUT_ERROR:
             failed[name] = outcome.code
     answer = await finish(_answer(view, requested, failed))
     return answer if isinstance(answer, MetadataResponse) else await answer
