@@ -72,6 +72,15 @@ async def test_the_mechanism_of_brokers_is_on_their_listener_alone(broker: Broke
     await client.close()
 
 
+async def test_mechanisms_change_at_run_time(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
+    key = "listener.name.clear.sasl.enabled.mechanisms"
+    await broker.coordination.set_broker_config(broker.replicas.broker_id, {key: "SCRAM-SHA-512,OAUTHBEARER"})
+    client = await connect(broker)
+    assert (await handshake(client, "PLAIN")).mechanisms == ["SCRAM-SHA-512"]
+    await client.close()
+    assert caplog.text.count("listener CLEAR cannot serve OAUTHBEARER") == 1
+
+
 async def test_passwords_are_in_no_log_and_no_description(
     broker: Broker, caplog: pytest.LogCaptureFixture
 ) -> None:

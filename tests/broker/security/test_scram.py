@@ -22,7 +22,11 @@ from millstream_broker.security.scram_credentials import (
 from millstream_harness.in_process import connected, running
 from millstream_kafka.client.connection import Connection
 from millstream_kafka.client.scram import ScramClient
-from millstream_kafka.protocol import alter_user_scram_credentials, describe_user_scram_credentials
+from millstream_kafka.protocol import (
+    alter_user_scram_credentials,
+    describe_client_quotas,
+    describe_user_scram_credentials,
+)
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 
 SHA_256, SHA_512 = ScramMechanism
@@ -230,6 +234,10 @@ async def test_users_are_stored_and_deleted_independently_and_survive_a_restart(
         ]
         both = {"alice": [(1, 4096), (2, 4096)]}
         assert await described(client) == both
+        shown = await client.call(
+            describe_client_quotas.API, 1, describe_client_quotas.DescribeClientQuotasRequest([], False)
+        )
+        assert [value.key for entry in shown.entries or () for value in entry.values] == [*rate]
     async with running(tmp_path) as broker, connected(broker) as client:
         assert await described(client) == both
         assert broker.coordination.entity_configs[Entity(user="alice")]["producer_byte_rate"] == "1"

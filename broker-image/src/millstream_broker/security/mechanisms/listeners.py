@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping
 
 from ...config.config import BrokerConfig, Listener, ListenerConfig
 from ...config.listener_keys import prefix
-from ...config.sasl_keys import JAAS, JWKS_URL, OAUTHBEARER, PLAIN
+from ...config.sasl_keys import HANDLER, JAAS, JWKS_URL, OAUTHBEARER, PLAIN, UNSECURED
 from ..authentication import Authenticator, Mechanisms
 from ..scram_credentials import ScramCredentials, ScramMechanism
 from .inter_broker import MECHANISM
@@ -14,6 +15,8 @@ from .json_web_keys import JsonWebKeys
 from .oauthbearer import Expected, OAuthBearerAuthenticator
 from .plain import PlainAuthenticator
 from .scram import ScramAuthenticator
+
+log = logging.getLogger(__name__)
 
 
 class ListenerMechanisms(Mapping[str, Authenticator]):
@@ -35,13 +38,23 @@ class ListenerMechanisms(Mapping[str, Authenticator]):
         }
         for mechanism in ScramMechanism:
             self._supported[mechanism.label] = ScramAuthenticator(mechanism, credentials, secret)
-        if OAUTHBEARER in self._config.strings("sasl.enabled.mechanisms"):
-            self._supported[OAUTHBEARER] = _of_tokens(config.of_listener(listener.name, OAUTHBEARER))
+        of_tokens = config.of_listener(listener.name, OAUTHBEARER)
+        if of_tokens[JWKS_URL] is not None or of_tokens[HANDLER] == UNSECURED:
+            self._supported[OAUTHBEARER] = _of_tokens(of_tokens)
+        self._has_sasl = listener.has_sasl
+        self._missing: list[str] = []
+        """Mechanisms that were enabled at run time without what they need, as last reported."""
         if not listener.has_sasl:
             self._supported = {}
 
     def _enabled(self) -> list[str]:
         enabled = self._config.strings("sasl.enabled.mechanisms")
+        missing = [name for name in enabled if name not in self._supported]
+        if missing and self._has_sasl and missing != self._missing:
+            log.error(
+                "listener %s cannot serve %s: see %s", self._config.listener, ", ".join(missing), JWKS_URL
+            )
+        self._missing = missing
         return [name for name in enabled if name in self._supported]
 
     def __getitem__(self, name: str) -> Authenticator:
