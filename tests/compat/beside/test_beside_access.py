@@ -8,6 +8,7 @@ moment later, so requests to it are repeated until the responses agree.
 from __future__ import annotations
 
 import itertools
+import random
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -19,13 +20,21 @@ from millstream_harness.beside import Beside
 from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.java import is_before
 from millstream_harness.kafka import KafkaProcess
-from millstream_kafka.acl import CLUSTER_NAME, AclOperation, PatternType, PermissionType, ResourceType
+from millstream_kafka.acl import (
+    CLUSTER_NAME,
+    OPERATIONS,
+    AclOperation,
+    PatternType,
+    PermissionType,
+    ResourceType,
+)
 from millstream_kafka.protocol import (
     create_acls,
     delete_acls,
     describe_acls,
     find_coordinator,
     init_producer_id,
+    metadata,
     offset_commit,
 )
 
@@ -40,11 +49,22 @@ CONFIG = {
     "offsets.topic.replication.factor": "1",
     "log.retention.check.interval.ms": "86400000",
 }
-ADMINISTRATOR, CLIENT = "127.0.0.1", "127.0.0.2"
+ADMINISTRATOR, CLIENT, STRANGER = "127.0.0.1", "127.0.0.2", "127.0.0.3"
 ANONYMOUS = "User:ANONYMOUS"
 ALLOW, DENY = PermissionType.ALLOW, PermissionType.DENY
 BY_THE_CONTROLLER = {19, 20, 30, 31, 33, 37, 43, 44, 45, 46, 49, 51}
 Rule = tuple[Needed, PermissionType]
+SETS_OF_RULES = 30
+EVERY = {
+    "pattern_type_filter": 1,
+    "operation": 1,
+    "permission_type": 1,
+    "resource_type_filter": 1,
+    "resource_name_filter": None,
+    "principal_filter": None,
+    "host_filter": None,
+}
+"""A filter of all rules."""
 _numbers = itertools.count(1)
 
 
@@ -56,15 +76,7 @@ class Both(NamedTuple):
 
     def rule(self, *rules: Rule) -> None:
         """The client's access rules from now on."""
-        every = {
-            "pattern_type_filter": 1,
-            "operation": 1,
-            "permission_type": 1,
-            "resource_type_filter": 1,
-            "resource_name_filter": None,
-            "principal_filter": None,
-        }
-        self.admin.ask(delete_acls.API, [3], filters=[{**every, "host_filter": CLIENT}])
+        self.admin.ask(delete_acls.API, [3], filters=[{**EVERY, "host_filter": CLIENT}])
         creations = [_creation(needed, permission, CLIENT) for needed, permission in rules]
         for answer in self.admin.ask(create_acls.API, [3], creations=creations)[0]:
             assert [each["error_code"] for each in answer["results"]] == [0] * len(rules)
@@ -72,8 +84,7 @@ class Both(NamedTuple):
             lambda answer: sum(len(each["acls"]) for each in answer["resources"]) == len(set(rules)),
             describe_acls.API,
             3,
-            **every,
-            host_filter=CLIENT,
+            **EVERY | {"host_filter": CLIENT},
         )
 
     def compare(self, row: Row, rules: Sequence[Rule]) -> None:
@@ -193,3 +204,50 @@ def test_responses_are_kafkas(both: Both, row: Row) -> None:
         except AssertionError as error:
             said = ", ".join(f"{permission.name} {needed}" for needed, permission in rules)
             raise AssertionError(f"with {said or 'no rule'}: {error}") from None
+
+
+@pytest.mark.parametrize("seed", range(SETS_OF_RULES))
+def test_decisions_by_many_rules_are_kafkas(both: Both, seed: int) -> None:
+    """Allowed operations on topics of related names, by rules that overlap."""
+    chance = random.Random(seed)
+    names = ["a", "ab", "abc", "b"]
+    rules = {
+        tuple(sorted(each.items())): each
+        for _ in range(chance.randint(2, 9))
+        for each in [
+            {
+                "resource_type": ResourceType.TOPIC,
+                "resource_name": chance.choice([*names, "*"]),
+                "resource_pattern_type": chance.choice([PatternType.LITERAL, PatternType.PREFIXED]),
+                "principal": chance.choice([ANONYMOUS, "User:*", "User:other"]),
+                "host": chance.choice([CLIENT, CLIENT, STRANGER]),
+                "operation": chance.choice([AclOperation.ALL, *OPERATIONS[ResourceType.TOPIC]]),
+                "permission_type": chance.choice([ALLOW, ALLOW, DENY]),
+            }
+        ]
+    }
+    for host in (CLIENT, STRANGER):
+        both.admin.ask(delete_acls.API, [3], filters=[{**EVERY, "host_filter": host}])
+    for answer in both.admin.ask(create_acls.API, [3], creations=list(rules.values()))[0]:
+        assert [each["error_code"] for each in answer["results"]] == [0] * len(rules)
+    both.admin.until(
+        lambda answer: (
+            sum(
+                acl["host"] in (CLIENT, STRANGER)
+                for resource in answer["resources"]
+                for acl in resource["acls"]
+            )
+            == len(rules)
+        ),
+        describe_acls.API,
+        3,
+        **EVERY,
+    )
+    both.client.same(
+        metadata.API,
+        [9],
+        topics=[{"name": name} for name in [*names, "abcd", "c"]],
+        allow_auto_topic_creation=False,
+        include_topic_authorized_operations=True,
+    )
+    both.client.same(init_producer_id.API, [4], transactional_id=None, producer_id=-1, producer_epoch=-1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 from uuid import uuid4
@@ -14,6 +15,7 @@ from millstream_broker.runtime.slices import finish
 from millstream_broker.security.session import anonymous
 from millstream_harness.in_process import connected, create, running
 from millstream_harness.members import until
+from millstream_harness.shared_tree import SharedTree
 from millstream_harness.wire import record
 from millstream_kafka.acl import (
     CLUSTER_NAME,
@@ -25,7 +27,14 @@ from millstream_kafka.acl import (
 )
 from millstream_kafka.batch import build_batch
 from millstream_kafka.client.connection import Connection
-from millstream_kafka.protocol import fetch, mirror_append, mirror_truncate, produce
+from millstream_kafka.protocol import (
+    create_topics,
+    elect_leaders,
+    fetch,
+    mirror_append,
+    mirror_truncate,
+    produce,
+)
 from millstream_kafka.protocol.errors import ErrorCode
 from millstream_kafka.protocol.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from millstream_kafka.protocol.mirror_append import MirrorAppendRequest, MirrorPartition, MirrorTopic
@@ -177,3 +186,41 @@ async def test_mirrors_need_a_right_of_their_own(broker: Broker) -> None:
         assert no_cluster not in both
         await allow(broker, AclOperation.READ)
         assert await codes(client) == (REFUSED, REFUSED)
+
+
+@contextlib.asynccontextmanager
+async def connected_to(broker: Broker) -> AsyncIterator[Connection]:
+    """A client of this broker among several."""
+    listener = broker.replicas.metadata.brokers[broker.replicas.broker_id].listeners[0]
+    client = await Connection.open(listener.host, listener.port)
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+async def test_brokers_of_a_cluster_need_no_rule(tmp_path: Path) -> None:
+    """They replicate, elect, and forward a client's request to the controller, which checks brokers only."""
+    shared = SharedTree()
+    config = {"authorizer.class.name": "kafka.security.authorizer.AclAuthorizer"}
+    async with (
+        running(tmp_path / "1", {**config, "broker.id": "1"}, shared.store) as one,
+        running(tmp_path / "2", {**config, "broker.id": "2"}, shared.store) as two,
+    ):
+        await allow(one, AclOperation.CREATE, AclOperation.WRITE)
+        await allow(one, AclOperation.ALTER, resource_type=ResourceType.CLUSTER, name=CLUSTER_NAME)
+        await until(lambda: len(two.coordination.acls.rules) == 2 and len(one.replicas.metadata.brokers) == 2)
+        async with connected_to(one) as client:
+            wanted = create_topics.CreatableTopic("t", 1, 2, [], [])
+            made = await client.call(
+                create_topics.API, 7, create_topics.CreateTopicsRequest([wanted], 10_000)
+            )
+            assert made.topics[0].error_code == 0
+        leader = one if ("t", 0) in one.replicas.partitions else two
+        async with connected_to(leader) as client:
+            assert await produced(client) == 0, "acks=all: the follower has fetched"
+        elect = elect_leaders.ElectLeadersRequest(0, [elect_leaders.TopicPartitions("t", [0])], 10_000)
+        for broker in (one, two):
+            async with connected_to(broker) as client:
+                elected = await client.call(elect_leaders.API, 2, elect)
+                assert elected.error_code == 0
