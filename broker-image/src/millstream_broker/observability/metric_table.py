@@ -12,6 +12,8 @@ PER_TOPIC = f"; beyond {MOST_TOPICS} topics the rest counts as (others)"
 PER_PARTITION = f"; at most {MOST_PARTITIONS}, the first by name"
 MOST_CLIENTS = 1000
 """Largest number of series of one quota; others are left out, and counted."""
+LONGEST_LABEL = 200
+"""Characters of a name that a client chooses."""
 PER_CLIENT = f"; at most {MOST_CLIENTS} clients that have a quota, those throttled longest first"
 QUOTA_LABELS = ("quota", "user", "client_id")
 

@@ -32,7 +32,7 @@ from ..runtime.slices import cooperatively, finish, yield_to_others
 from ..runtime.stats import Stats
 from ..security.quotas.quotas import Quotas
 from ..security.tls.listener_tls import CertificateState
-from .metric_table import MOST_CLIENTS, MOST_PARTITIONS, MOST_TOPICS, TABLE
+from .metric_table import LONGEST_LABEL, MOST_CLIENTS, MOST_PARTITIONS, MOST_TOPICS, TABLE
 
 Labels = tuple[str, ...]
 
@@ -217,7 +217,7 @@ class Metrics:
         """Add the use of clients that have quotas; returns the number of clients left out."""
         uses = [use async for use in cooperatively(self._quotas.uses(self._quotas.now_ms()))]
         shown = sorted(uses, key=lambda use: -use.throttled_ms)[:MOST_CLIENTS]
-        of_client = [(use.quota, use.user, use.client_id) for use in shown]
+        of_client = [(use.quota, use.user[:LONGEST_LABEL], use.client_id[:LONGEST_LABEL]) for use in shown]
         for name, values in (
             ("limit", [use.limit for use in shown]),
             ("throttled_requests_total", [use.throttled for use in shown]),

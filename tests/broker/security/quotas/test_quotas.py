@@ -10,7 +10,7 @@ from millstream_broker.coordination.entities import DEFAULT, Entity
 from millstream_broker.security.quotas import keys, sensors
 from millstream_broker.security.quotas.limits import SensorKey
 from millstream_broker.security.quotas.mutations import Mutations
-from millstream_broker.security.quotas.quotas import Quotas
+from millstream_broker.security.quotas.quotas import LONGEST_NAME, Quotas
 from millstream_broker.security.quotas.rates import Windows
 from millstream_broker.security.quotas.sensors import Sensors
 from millstream_broker.security.session import ClientSession, PeerBroker
@@ -119,6 +119,15 @@ def test_unused_sensors_are_forgotten_and_their_number_is_bounded() -> None:
     assert [key for key, _ in found] == [third, first, fourth]
     found.expire(10 + sensors.UNUSED_MS)
     assert [key for key, _ in found] == [fourth]
+
+
+def test_long_client_ids_are_not_remembered_as_a_whole() -> None:
+    some = Quotas(Windows(), Windows())
+    some.update(Entity(client_id=DEFAULT), {"producer_byte_rate": "100"})
+    for last in "ab":
+        some.produce.record(ALICE, "x" * 30_000 + last, 600, 0)
+    (use,) = some.uses(0)
+    assert (len(use.client_id), use.rate) == (LONGEST_NAME, 120)
 
 
 def test_uses_are_those_of_clients_with_a_limit() -> None:

@@ -14,12 +14,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Generic, NamedTuple, TypeVar
 
-from ...coordination.entities import Entity
+from ...coordination.entities import MAX_PATH_BYTES, Entity
 from ..session import ClientSession
 from .keys import ALL, CONNECTION, FETCH, MUTATION, PRODUCE, REQUEST, parse
 from .limits import Limits, SensorKey
 from .rates import MutationTokens, SampledRate, Windows
 from .sensors import Sensor, Sensors
+
+LONGEST_NAME = MAX_PATH_BYTES
+"""Client ids that differ only beyond this are counted together; none that long has a quota of its own."""
 
 M = TypeVar("M", SampledRate, MutationTokens)
 
@@ -56,6 +59,8 @@ class _Kind(Generic[M]):
         if found is None:
             return None
         key, limit = found
+        if key.client_id is not None and len(key.client_id) > LONGEST_NAME:
+            key = key._replace(client_id=key.client_id[:LONGEST_NAME])
         return self.sensors.get(key, now_ms), limit
 
 
