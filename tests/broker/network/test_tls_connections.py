@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import ssl
 from collections.abc import Callable
@@ -14,7 +15,7 @@ import pytest
 from millstream_broker.broker import Broker
 from millstream_broker.config.config import Listener
 from millstream_broker.log.files import FileSlice
-from millstream_broker.network import handshakes
+from millstream_broker.network import handshakes, tls_channel
 from millstream_broker.network.connection import ClientConnection
 from millstream_broker.network.tls_channel import MAX_ANSWERS_BYTES, SLICE_BYTES, TlsChannel
 from millstream_broker.security.session import ANONYMOUS
@@ -265,6 +266,33 @@ async def test_a_client_that_closes_ends_its_long_poll(tmp_path: Path, config: d
         with pytest.raises(Exception):  # noqa: B017
             await waiting
         await until(lambda: not broker.server.connections)
+
+
+async def test_a_client_that_sends_no_data_in_its_records_is_closed(
+    tmp_path: Path, config: dict[str, str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Such as updates of keys without end, which would keep the loop busy."""
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(tls_channel, "MOST_WITHOUT_DATA", 1000)
+    async with running(tmp_path / "log", config) as broker:
+        host, port = "127.0.0.1", listener_of(broker).port
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        tls = AUTHORITY.client_context().wrap_bio(incoming, outgoing, server_hostname="localhost")
+        reader, writer = await asyncio.open_connection(host, port)
+        while not broker.server.connections:
+            try:
+                tls.do_handshake()
+            except ssl.SSLWantReadError:
+                writer.write(outgoing.read())
+                incoming.write(await reader.read(65536))
+            else:
+                writer.write(outgoing.read())
+                await until(lambda: bool(broker.server.connections))
+        tls.write(bytes(16_000))
+        writer.write(outgoing.read()[:2000])  # a record that never ends
+        await until(lambda: not broker.server.connections)
+        writer.close()
+    assert "2000 bytes of TLS without any data" in caplog.text
 
 
 async def test_requests_that_arrive_together_are_all_answered(tmp_path: Path, config: dict[str, str]) -> None:

@@ -30,6 +30,8 @@ MAX_ANSWERS_BYTES = 64 * 1024
 _RECEIVE_BYTES = 256 * 1024
 _received = memoryview(bytearray(_RECEIVE_BYTES))
 """Encrypted bytes of all connections: they are handed to OpenSSL before the next receive."""
+MOST_WITHOUT_DATA = 64 * 1024
+"""Most encrypted bytes in a row without data: a record has 16 KB; updates of keys take few bytes, but much time."""
 _ALERT, _APPLICATION_DATA = 21, 23
 _ENCRYPTED_ALERT = bytes((_APPLICATION_DATA, 3, 3, 0, 19))
 """The beginning of an alert's record in TLS 1.3: an alert of two bytes, its type, and a tag of sixteen bytes."""
@@ -50,6 +52,7 @@ class TlsChannel(PlainChannel):
         "_readable",
         "_taken",
         "_tls",
+        "_without_data",
     )
 
     def __init__(
@@ -76,13 +79,15 @@ class TlsChannel(PlainChannel):
         """Whether there may be bytes that the socket no longer has: after the handshake, and after a full buffer."""
         self._readable: Callable[[], None] | None = None
         self._again: asyncio.Handle | None = None
+        self._without_data = 0
+        """Encrypted bytes since the last data."""
         self.receive = self._receive
         self.send = self._send
 
     # Receiving
 
     def _receive(self, buffer: memoryview) -> int:
-        """As many bytes as there are, up to the size of the buffer."""
+        """As many bytes as there are, up to the size of the buffer. Raises OSError for bytes without any data."""
         count, room = 0, len(buffer)
         self._is_full = False
         while count < room:
@@ -90,14 +95,20 @@ class TlsChannel(PlainChannel):
                 if not (decrypted := self._decrypt(room - count, buffer[count:])):
                     return count  # the client has announced its end
                 count += decrypted
+                self._without_data = 0
             except ssl.SSLWantReadError:
                 if self._outgoing.pending:
                     self._answer()
                 if count:
                     return count
+                if self._without_data > MOST_WITHOUT_DATA:
+                    raise OSError(
+                        errno.EPROTO, f"{self._without_data} bytes of TLS without any data"
+                    ) from None
                 size = self._sock.recv_into(_received)
                 if not size:
                     return 0
+                self._without_data += size
                 self._incoming.write(_received[:size])
             except ssl.SSLZeroReturnError:
                 return count
