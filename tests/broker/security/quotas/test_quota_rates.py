@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from math import floor
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -91,6 +92,14 @@ def test_ten_seconds_worth_passes_at_once() -> None:
     assert rate.throttle_ms(1000, 3) == 1
     rate.record(109_999, 3)  # 120 seconds' worth, of which ten pass
     assert rate.throttle_ms(1000, 3) == 110_000
+
+
+@pytest.mark.parametrize("limit", [1e-300, 5e-324])
+def test_a_tiny_limit_throttles_as_long_as_a_response_can_tell(limit: float) -> None:
+    rate, bucket = SampledRate(Windows()), MutationTokens(Windows())
+    rate.record(100, 0)
+    bucket.record(100, limit, 0)
+    assert rate.throttle_ms(limit, 10) == bucket.throttle_ms(limit, 10) == LONGEST_MS
 
 
 def test_use_is_forgotten_after_eleven_windows() -> None:

@@ -127,4 +127,4 @@ class MutationTokens:
 
 def _rounded(value: float) -> int:
     """As Java rounds; no longer than a response can say."""
-    return min(int(value + 0.5), 0x7FFFFFFF)
+    return int(min(value + 0.5, 0x7FFFFFFF))
