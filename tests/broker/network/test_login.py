@@ -271,3 +271,18 @@ async def test_a_short_token_may_follow_the_first_version_of_the_handshake(broke
     assert isinstance(served, connection.ClientConnection)
     assert served.authentication.session.principal == "User:bob"
     writer.close()
+
+
+async def test_a_short_token_behind_another_one_is_answered(
+    broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port(broker))
+    writer.write(struct.pack(">ihhihh", 25, 17, 0, 1, -1, 13) + b"SCRAM-SHA-256")
+    assert await reader.readexactly(4 + 32)
+    tokens = b"n,,n=alice,r=nonce", b"", b"x"
+    writer.write(b"".join(struct.pack(">i", len(token)) + token for token in tokens)[:-4])
+    assert await reader.read()
+    assert "authentication failed: SASL_AUTHENTICATION_FAILED" in caplog.text
+    assert "the broker failed" not in caplog.text
+    writer.close()

@@ -49,6 +49,8 @@ def find_run(
 
     The first frame is whole.
     """
+    if end - start < _FRAME.size:  # a short token before authentication
+        return None
     size, key, version, _ = _FRAME.unpack_from(view, start)
     frame, second = start + _SIZE_BYTES, start + _SIZE_BYTES + size + _SIZE_BYTES
     if key != produce.API.key or (found := shortcut.shape_of(view[frame : frame + size], version)) is None:
