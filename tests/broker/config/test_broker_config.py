@@ -224,6 +224,12 @@ def test_of_several_files_the_last_wins_and_values_may_stand_elsewhere(
     own.write_text(f"broker.rack=${{file:{racks}:node-2}}\n")
     with pytest.raises(ConfigError, match=r"racks\.properties has no key node-2"):
         read_config([shared, own], [])
+    jaas = 'PlainLoginModule required user_alice="secret of alice" user_bob="${env:NO_SUCH_NAME}";'
+    own.write_text(f"listener.name.plaintext.plain.sasl.jaas.config={jaas}\n")
+    with pytest.raises(ConfigError) as error:
+        read_config([shared, own], [])
+    assert "there is no environment variable NO_SUCH_NAME" in str(error.value)
+    assert "secret" not in str(error.value)
 
 
 def test_the_default_file_of_the_image_is_valid() -> None:

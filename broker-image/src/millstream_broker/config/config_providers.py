@@ -5,8 +5,8 @@ KIP-887).
     broker.rack=${file:/etc/millstream/racks.properties:node-1}
 
 They are Kafka's EnvVarConfigProvider and FileConfigProvider, which need not be declared here. A file reference
-names a key in a properties file; a missing variable or key is an error that names it. The value of a reference is not
-searched for further references.
+names a key in a properties file; a missing variable or key is an error that names it, and nothing else of the value,
+which may be a password. The value of a reference is not searched for further references.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ def resolve(
         provider, what = reference["provider"], reference["what"]
         if provider == "env":
             if what not in environ:
-                raise ConfigError(f"{key}={given[key]}: there is no environment variable {what}")
+                raise ConfigError(f"{key}={reference[0]}: there is no environment variable {what}")
             return environ[what]
         if provider == "file":
             path, colon, name = what.rpartition(":")
             if not colon:
-                raise ConfigError(f"{key}={given[key]}: expected ${{file:PATH:KEY}}")
+                raise ConfigError(f"{key}={reference[0]}: expected ${{file:PATH:KEY}}")
             values = read(path)
             if name not in values:
-                raise ConfigError(f"{key}={given[key]}: {path} has no key {name}")
+                raise ConfigError(f"{key}={reference[0]}: {path} has no key {name}")
             return values[name]
         raise ConfigError(
-            f"{key}={given[key]}: {provider} is not known: expected ${{env:NAME}} or ${{file:PATH:KEY}}"
+            f"{key}={reference[0]}: {provider} is not known: expected ${{env:NAME}} or ${{file:PATH:KEY}}"
         )
 
     return {
