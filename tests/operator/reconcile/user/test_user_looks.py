@@ -248,6 +248,36 @@ def test_refused_rule_is_named_and_gives_no_credential() -> None:
     assert set(there.credentials) == {"bob"}
 
 
+def test_new_rules_are_there_before_old_ones_go() -> None:
+    """A client that may read by either rule must not be refused in between."""
+    there = Users()
+    found = started(user(authorization=READ), there=there)
+    look(found)
+    (old,) = there.rules
+    prefix = {**READ["acls"][0], "resource": {"type": "topic", "name": "t", "patternType": "prefix"}}  # type: ignore[index]
+    found.kube.objects["User", "alice"] = user(authorization={**READ, "acls": [prefix]})
+    asked = len(found.brokers.asked)
+    look(found)
+    requests = [request for request, *_ in found.brokers.asked[asked:]]
+    assert requests[-2:] == ["create_rules", "delete_rules"]
+    assert there.rules
+    assert old not in there.rules
+
+
+def test_user_whose_new_rule_is_refused_keeps_the_old_one() -> None:
+    there = Users()
+    found = started(user(authorization=READ), there=there)
+    look(found)
+    rules = set(there.rules)
+    there.refused["u"] = Refusal("INVALID_REQUEST", "no such host")
+    other = {"resource": {"type": "topic", "name": "u"}, "operations": ["Read"]}
+    found.kube.objects["User", "alice"] = user(authorization={**READ, "acls": [other]})
+    look(found)
+    assert (condition := found.condition("User", "alice"))
+    assert condition[1] == "Refused"
+    assert there.rules == rules
+
+
 def test_second_user_of_a_name_waits_and_takes_nothing_with_it() -> None:
     there = Users()
     older = user(userName="app", authentication=SCRAM)

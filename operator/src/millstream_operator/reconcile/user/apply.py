@@ -150,14 +150,17 @@ def _noted(services: Services, user: User) -> User:
 def _carry_out(
     admin: KafkaAdmin, plans: Plans, passwords: Mapping[str, Password | None]
 ) -> dict[str, Refusal]:
-    """Carry out plans, each kind of change of all users together; returns the brokers' refusals by user."""
+    """Carry out plans, each kind of change of all users together; returns the brokers' refusals by user.
+
+    New rules come before old ones go: a client that keeps a right by another rule must not fail in between.
+    """
     refused: dict[str, Refusal] = {}
-    if remove := [rule for plan in plans.values() for rule in plan.remove]:
-        admin.delete_rules(remove)
     if create := [rule for plan in plans.values() for rule in plan.create]:
         for rule, no in admin.create_rules(create).items():
             if no is not None:
                 refused.setdefault(rule.principal.partition(":")[2], _about(rule, no))
+    if remove := [rule for name, plan in plans.items() if name not in refused for rule in plan.remove]:
+        admin.delete_rules(remove)
     if quotas := {name: plan.quotas for name, plan in plans.items() if plan.quotas is not None}:
         refused |= {name: no for name, no in admin.change_user_quotas(quotas).items() if no is not None}
     upsertions = [
