@@ -214,6 +214,26 @@ async def test_a_handshake_that_has_begun_keeps_its_place(
         writer.close()
 
 
+async def test_handshakes_in_small_parts_make_room_for_others(
+    tmp_path: Path, config: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handshakes, "MOST_AT_ONCE", 1)
+    monkeypatch.setattr(handshakes, "PATIENCE_S", 0.2)
+    async with running(tmp_path / "log", config) as broker:
+        reader, writer = await asyncio.open_connection("127.0.0.1", listener_of(broker).port)
+        await until(lambda: len(broker.server.handshakes.running) == 1)
+        (slow,) = broker.server.handshakes.running
+        began = slow.waits_since
+        for count, part in enumerate((b"\x16", b"\x03", b"\x01"), 1):
+            writer.write(part)
+            await until(lambda count=count: (slow.received, slow.waits_since) == (count, began))  # type: ignore[misc]
+        await until(lambda: broker.server.loop.time() > began + handshakes.PATIENCE_S)
+        client = await connected(broker)
+        assert await _rest(reader) == b""
+        await client.close()
+        writer.close()
+
+
 async def test_a_handshake_has_a_limit_of_bytes(
     tmp_path: Path, config: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

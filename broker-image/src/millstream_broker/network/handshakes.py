@@ -1,8 +1,9 @@
 """TLS handshakes of accepted connections, before they become connections of the server.
 
 OpenSSL works in threads of its own, so a burst of handshakes takes turns there and not on the loop. A handshake has
-HANDSHAKE_S and MAX_BYTES, and of MOST_AT_ONCE at the same time those that have sent nothing make room for new ones. So
-clients that connect and stay silent, or send slowly, hold bounded memory and keep nobody out.
+HANDSHAKE_S and MAX_BYTES, and of MOST_AT_ONCE at the same time those make room for new ones whose clients have sent
+nothing, or not the next message within PATIENCE_S. So clients that connect and stay silent, or send slowly, hold
+bounded memory and keep nobody out.
 
 A client that begins with something else than TLS is closed at once, without an alert: Kafka's clients would read an
 alert as the size of a response.
@@ -17,6 +18,7 @@ import socket
 import ssl
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from math import inf
 
 from millstream_process.listening import host_port
 
@@ -30,6 +32,8 @@ from .tls_channel import TlsChannel
 
 HANDSHAKE_S = 10.0
 """Longest time of a handshake."""
+PATIENCE_S = 1.0
+"""How long a client that owes a message keeps its place while others wait for one."""
 MAX_BYTES = 256 * 1024
 """Most bytes that a client may send for it; OpenSSL takes 100 KB of certificates."""
 MOST_AT_ONCE = 1000
@@ -68,11 +72,15 @@ class Handshakes:
         self.running[Handshake(self, sock, tls, listener, host, port)] = None
 
     def _make_room(self) -> bool:
-        """Close the oldest handshake in which the client has sent nothing."""
-        silent = next((each for each in self.running if not each.received), None)
-        if silent is not None:
-            silent.fail(f"it sent nothing, and {MOST_AT_ONCE} TLS handshakes are under way")
-        return silent is not None
+        """Close the oldest handshake in which the client has sent nothing, or else the oldest that waits too long."""
+        slow = next((each for each in self.running if not each.received), None)
+        if slow is None:
+            before = self.loop.time() - PATIENCE_S
+            slow = next((each for each in self.running if each.waits_since <= before), None)
+        if slow is not None:
+            sent = "nothing" if not slow.received else "too little"
+            slow.fail(f"it sent {sent}, and {MOST_AT_ONCE} TLS handshakes are under way")
+        return slow is not None
 
     def of_host(self, host: str) -> int:
         return sum(each.host == host for each in self.running)
@@ -111,6 +119,8 @@ class Handshake:
         self.host = host
         self.received = 0
         """Bytes of the client."""
+        self.waits_since = owner.loop.time()
+        """Since when the client owes a message; parts of it change nothing. Infinite: it owes none."""
         self._owner = owner
         self._sock = sock
         self._port = port
@@ -121,6 +131,7 @@ class Handshake:
         """Known once the handshake is complete."""
         self._encrypted = b""
         self._is_computing = False
+        self._waited_since = 0.0
         self._is_closed = False
         self._deadline = owner.loop.call_later(
             HANDSHAKE_S, self.fail, f"no complete TLS handshake within {HANDSHAKE_S:g} s"
@@ -142,7 +153,8 @@ class Handshake:
         if self.received > MAX_BYTES:
             return self.fail(f"its TLS handshake exceeds {MAX_BYTES} bytes")
         self._owner.loop.remove_reader(self._sock)
-        self._is_computing = True
+        self._is_computing, self._waited_since = True, self.waits_since
+        self.waits_since = inf
         computing = self._owner.loop.run_in_executor(self._owner.threads, self._compute, data)
         computing.add_done_callback(self._computed)
         return None
@@ -170,7 +182,8 @@ class Handshake:
         if (error := computing.exception()) is not None:
             log.error("a TLS handshake failed", exc_info=error)
             return self.fail("the broker failed")
-        self._encrypted += self._outgoing.read()
+        self._encrypted += (answer := self._outgoing.read())
+        self.waits_since = self._owner.loop.time() if answer else self._waited_since
         if problem := computing.result():
             with contextlib.suppress(OSError):  # the alert is a courtesy
                 self._sock.send(self._encrypted)
