@@ -8,12 +8,14 @@
 Mirror workers set it when they create a topic in the target. An existing topic can only begin to rejoin, and then
 become the replica. To promote a topic, delete the setting: it is then an ordinary topic.
 
-``millstream.mirror.rejoined`` is the last request (spec.rejoin) under which the topic was a replica, or began to become
-one: a promoted topic is not taken again under it. It belongs to the topic, so it lasts as long as the topic.
+Two settings have requests, separated by commas, the latest first. They belong to the topic, so they last as long as it
+does, whatever becomes of MirrorMakers and their statuses:
 
-``millstream.mirror.promoted`` has the last requests (spec.promote) under which the topic was promoted, separated by
-commas, the latest first. They are set together with the promotion. The topic may be a replica again since: none of
-these requests promotes it a second time, even if the MirrorMaker's status was lost.
+``millstream.mirror.rejoined``: those (spec.rejoin) under which the topic was a replica, or began to become one. A
+promoted topic is not taken again under one of them.
+
+``millstream.mirror.promoted``: those (spec.promote) under which the topic was promoted, set together with the
+promotion. None of them promotes it a second time, if it has become a replica again.
 """
 
 from __future__ import annotations
@@ -28,14 +30,25 @@ from .protocol.schema import ZERO_UUID
 KEY = "millstream.mirror.source"
 REJOINED = "millstream.mirror.rejoined"
 PROMOTED = "millstream.mirror.promoted"
-MOST_PROMOTED = 16
-"""Requests in ``PROMOTED``."""
+MOST_REQUESTS = 16
+"""Requests in ``REJOINED`` and in ``PROMOTED``."""
 REJOIN = "/rejoin"
 FORM = "CLUSTERID/TOPICID, the source's ids as Kafka writes them, or CLUSTERID/TOPICID/rejoin"
 REQUEST = re.compile(r"[a-zA-Z0-9._-]{1,63}")
 """The id of a request."""
 _CLUSTER = re.compile(r"[a-zA-Z0-9._-]{1,128}")
 _TOPIC = re.compile(r"[a-zA-Z0-9_-]{22}")
+
+
+def requests_of(text: str | None) -> tuple[str, ...]:
+    """The requests in a setting, the latest first."""
+    return tuple(filter(None, (text or "").split(",")))
+
+
+def with_request(text: str | None, request: str) -> str:
+    """The setting, with this request as the latest one."""
+    others = [one for one in requests_of(text) if one != request]
+    return ",".join([request, *others][:MOST_REQUESTS])
 
 
 class MirrorSource(NamedTuple):

@@ -33,6 +33,7 @@ def test_steps_that_are_allowed(before: str, after: str) -> None:
     ("last", "present", "why"),
     [
         ("1", "1", "was promoted, or given up, after request 1"),
+        ("2,1", "1,2", "was promoted, or given up, after request 1"),
         ("", "", "under a request"),
         ("1", "", "under a request"),
     ],

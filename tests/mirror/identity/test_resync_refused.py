@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
+from operator import eq
 from pathlib import Path
 
 import pytest
@@ -75,22 +77,25 @@ def test_promoted_topic_without_progress_is_left_alone(
     assert len(numbers(west, topic)) == 160
 
 
+@pytest.mark.parametrize("given", ["r2", "r1"], ids=["the last one", "an older one"])
 def test_replica_promoted_after_request_stays_promoted(
-    west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
+    west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror, given: str
 ) -> None:
-    """It never rejoined: it was a replica when the request came."""
+    """It never rejoined: it was a replica when the requests came."""
     topic = unique("kept")
     create(west, topic, 2)
     produce(west, topic, range(100), 2)
     worker = out(start_mirror, west, east, topic)
     arrived(east, topic, [50, 50])
-    worker.stop()
-    worker.config["rejoin"] = {"requestId": "r1"}
-    worker.start()
-    eventually(lambda: config_of(east, topic)[REJOINED], lambda now: now == "r1", "the request is noted")
+    for request, noted in (("r1", "r1"), ("r2", "r2,r1")):
+        worker.stop()
+        worker.config["rejoin"] = {"requestId": request}
+        worker.start()
+        eventually(lambda: config_of(east, topic)[REJOINED], partial(eq, noted), "the request is noted")
     promote(east, topic)
     worker.kill()
     forget(east, worker)
+    worker.config["rejoin"] = {"requestId": given}
     worker.start()
     error_of(worker, f"topic {topic}: {LEFT}")
     assert not config_of(east, topic)[KEY]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -182,6 +183,42 @@ def test_a_reset_waits_for_its_members_and_runs_once(
     operator.start()
     operator.has_looked_at(f"ConsumerGroup {namespace.name}/watch")
     assert admin.committed(["watch"])["watch"] == {Partition("flights", p): 0 for p in range(3)} | moved
+
+
+def test_restored_status_or_resource_resets_no_group_again(
+    operator: OperatorProcess, namespace: Namespace, admin: KafkaAdmin, broker: InProcessBroker
+) -> None:
+    """From a backup by `kubectl get`: a status alone, and then the whole resource, with an older request."""
+    produce(broker, 9)
+
+    def reset(request: str) -> None:
+        namespace.patch(KIND, "watch", {"spec": {"reset": {"requestId": request, "to": "Earliest"}}})
+
+    def is_done(words: str) -> bool:
+        found = namespace.condition(KIND, "watch", "Reset")
+        return found.get("reason") == "ResetDone" and found["message"].startswith(words)
+
+    moved = {Partition("flights", p): 3 for p in range(3)}
+    assert admin.commit("watch", moved) is None
+    namespace.apply(group("watch", topics=["flights"]))
+    reset("first")
+    until("the first reset", lambda: is_done("request first: 3 positions set"))
+    backup = namespace.get(KIND, "watch")
+    reset("second")
+    until("the second reset", lambda: is_done("request second: 3 positions set"))
+    assert admin.commit("watch", moved) is None
+
+    older = json.dumps({"status": backup["status"]})
+    namespace.kubectl("patch", KIND, "watch", "--subresource=status", "--type=merge", "--patch", older)
+    until("the older status", lambda: is_done("request second: done before"))
+    assert admin.committed(["watch"])["watch"] == moved
+
+    namespace.kubectl("delete", KIND, "watch")
+    namespace.apply(
+        {key: backup[key] for key in ("apiVersion", "kind", "spec")} | {"metadata": {"name": "watch"}}
+    )
+    until("the older resource", lambda: is_done("request first: done before"))
+    assert admin.committed(["watch"])["watch"] == moved
 
 
 def test_a_workload_from_its_start_to_its_end(

@@ -26,7 +26,6 @@ from .config_types import (
     at_least,
     between,
     gzip_level,
-    mirror_request,
     mirror_requests,
     mirror_source,
     never_or_at_least,
@@ -525,11 +524,11 @@ TOPIC_KEYS = _table(
     ),
     Key(
         MIRROR_REJOINED,
-        STRING,
-        "",
-        "The last request (`spec.rejoin` of a MirrorMaker) under which the topic was or became a replica. Once it is"
-        " promoted, no mirror makes it a replica again under the same request.",
-        mirror_request,
+        LIST,
+        [],
+        "The last requests (`spec.rejoin` of a MirrorMaker) under which the topic was or became a replica, the latest"
+        " first. Once it is promoted, no mirror makes it a replica again under one of them.",
+        mirror_requests,
     ),
     Key(
         MIRROR_PROMOTED,

@@ -14,7 +14,7 @@ from enum import IntEnum
 from typing import TypeVar, cast
 
 from millstream_kafka.mirror_source import FORM as MIRROR_SOURCE_FORM
-from millstream_kafka.mirror_source import MOST_PROMOTED
+from millstream_kafka.mirror_source import MOST_REQUESTS
 from millstream_kafka.mirror_source import REQUEST as MIRROR_REQUEST
 from millstream_kafka.mirror_source import parse as mirror_source_from
 from millstream_kafka.topic_owner import FORM as TOPIC_OWNER_FORM
@@ -130,8 +130,8 @@ def _mirror_request(value: Value) -> Problem | None:
 
 def _mirror_requests(value: Value) -> Problem | None:
     requests = cast(list[str], value)
-    if len(requests) > MOST_PROMOTED:
-        return ",".join(requests), f"Value must have at most {MOST_PROMOTED} requests"
+    if len(requests) > MOST_REQUESTS:
+        return ",".join(requests), f"Value must have at most {MOST_REQUESTS} requests"
     return next(filter(None, map(_mirror_request, requests)), None)
 
 
@@ -142,9 +142,10 @@ def _topic_owner(value: Value) -> Problem | None:
 
 
 topic_owner = Rule("NAMESPACE/NAME, or empty", _topic_owner)
-mirror_request = Rule("1 to 63 letters, digits, `.`, `_` or `-`, or empty", _mirror_request)
 mirror_requests = Rule(
-    f"at most {MOST_PROMOTED} of them, comma-separated", _mirror_requests, is_of_names=True
+    f"at most {MOST_REQUESTS}, comma-separated, each of 1 to 63 letters, digits, `.`, `_` or `-`",
+    _mirror_requests,
+    is_of_names=True,
 )
 mirror_source = Rule("CLUSTERID/TOPICID, CLUSTERID/TOPICID/rejoin, or empty", _mirror_source)
 

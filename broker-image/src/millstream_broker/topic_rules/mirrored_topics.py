@@ -11,7 +11,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Collection, Mapping
 
-from millstream_kafka.mirror_source import KEY, PROMOTED, REJOIN, REJOINED
+from millstream_kafka.mirror_source import KEY, PROMOTED, REJOIN, REJOINED, requests_of
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 
 LARGEST_EPOCH = 1 << 30
@@ -70,15 +70,16 @@ def check_change(before: Mapping[str, str], after: Mapping[str, str], named: Col
 
 def _check_request(last: str, present: str) -> None:
     """An ordinary topic rejoins once for each request: promoting it, or giving up, holds. Raises ApiError."""
-    if not present:
+    before, now = requests_of(last), requests_of(present)
+    if not now:
         raise ApiError(
             ErrorCode.INVALID_CONFIG,
             f"{KEY}: an ordinary topic rejoins a source under a request: set {REJOINED} to its id at the same time",
         )
-    if present == last:
+    if now[0] in before:
         raise ApiError(
             ErrorCode.INVALID_CONFIG,
-            f"{KEY}: the topic was promoted, or given up, after request {last} ({REJOINED}): it can rejoin under"
+            f"{KEY}: the topic was promoted, or given up, after request {now[0]} ({REJOINED}): it can rejoin under"
             " another one",
         )
 

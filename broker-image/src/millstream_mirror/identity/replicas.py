@@ -16,7 +16,15 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from millstream_kafka.client import ClusterClient
-from millstream_kafka.mirror_source import KEY, PROMOTED, REJOINED, MirrorSource, parse
+from millstream_kafka.mirror_source import (
+    KEY,
+    PROMOTED,
+    REJOINED,
+    MirrorSource,
+    parse,
+    requests_of,
+    with_request,
+)
 from millstream_kafka.protocol import describe_configs, incremental_alter_configs
 from millstream_kafka.protocol.create_topics import CreatableTopicConfig
 from millstream_kafka.protocol.describe_configs import (
@@ -159,15 +167,16 @@ class ReplicaTopics(TargetTopics):
                     continue
                 with contextlib.suppress(ValueError):
                     self._checked[name] = parse(theirs.own.get(KEY, ""))
-                if name not in self._checked and theirs.own.get(REJOINED, "") == self._config.rejoin:
+                rejoined = requests_of(theirs.own.get(REJOINED))
+                if name not in self._checked and self._config.rejoin in rejoined:
                     self._left.add(name)
                 source = here.get(topic.name or "")
                 if source is None or self._checked.get(name) != self._source_of(topic):
                     continue
                 change = differences(source, theirs, self._follows)
                 # If it is promoted under this request, it stays an ordinary topic.
-                if (request := self._config.rejoin) and theirs.own.get(REJOINED) != request:
-                    noted[name] = {REJOINED: request}
+                if (request := self._config.rejoin) and rejoined[:1] != (request,):
+                    noted[name] = {REJOINED: with_request(theirs.own.get(REJOINED), request)}
                 if change:
                     changes[name] = change
             for some in (noted, changes):  # separately: the target may refuse settings of the source

@@ -29,7 +29,7 @@ from typing import TypeVar
 from uuid import UUID
 
 from millstream_kafka.client import ClusterClient
-from millstream_kafka.mirror_source import KEY, REJOINED, MirrorSource
+from millstream_kafka.mirror_source import KEY, REJOINED, MirrorSource, requests_of, with_request
 from millstream_kafka.protocol import incremental_alter_configs
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 from millstream_kafka.protocol.incremental_alter_configs import (
@@ -167,21 +167,22 @@ class Resync:
         ours = await configs_of(self._at_target, name)
         if ours.get(KEY) == str(source._replace(rejoins=False)):
             return
-        is_new, is_known = not ours.get(KEY), ours.get(REJOINED) == self._request_id
-        if is_new and is_known:
+        is_new, rejoined = not ours.get(KEY), requests_of(ours.get(REJOINED))
+        if is_new and self._request_id in rejoined:
             raise CannotResync(
                 "was promoted or given up under this request before, and is left alone: exclude it, or change"
                 " spec.rejoin.requestId to make it a replica again"
             )
         theirs = await configs_of(self._at_source, both.source_topic)
         _check(both, len(topic.partitions), ours, theirs)
+        request = with_request(ours.get(REJOINED), self._request_id)
         if is_new:
             for partition in range(both.partitions):  # before producers lose the topic
                 await self._truncation.check(both, partition)
             logger.info("topic %s: rejoins topic %s of the source: read-only from now on", name, topic.name)
-            await self._set(name, {KEY: str(source), REJOINED: self._request_id})
-        elif not is_known:  # another request had begun
-            await self._set(name, {REJOINED: self._request_id})
+            await self._set(name, {KEY: str(source), REJOINED: request})
+        elif rejoined[:1] != (self._request_id,):  # another request had begun
+            await self._set(name, {REJOINED: request})
         await self._await_all_brokers(both)
         await self._check_source(both, is_new=is_new)
         await self._check_coordinators()

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from millstream_kafka.kafka_uuid import uuid_from, uuid_text
-from millstream_kafka.mirror_source import KEY, MOST_PROMOTED, PROMOTED, REJOIN
+from millstream_kafka.mirror_source import KEY, PROMOTED, REJOIN, with_request
 
 from .records import ConfigChange, Partition
 
@@ -59,8 +59,7 @@ class TargetTopic:
         """The change of its settings that promotes it, in one atomic write."""
         if self.promoted is None:
             return ConfigChange({}, (KEY,))
-        others = [one for one in self.promoted if one != request_id]
-        return ConfigChange({PROMOTED: ",".join([request_id, *others][:MOST_PROMOTED])}, (KEY,))
+        return ConfigChange({PROMOTED: with_request(",".join(self.promoted), request_id)}, (KEY,))
 
 
 @dataclass(frozen=True, slots=True)

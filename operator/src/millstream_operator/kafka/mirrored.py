@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from millstream_kafka.admin.records import ResourceType
 from millstream_kafka.kafka_uuid import uuid_text
+from millstream_kafka.mirror_source import requests_of
 
 from .admin import KafkaAdmin
 from .mirror_records import KEY, PROMOTED, Notes, TargetTopic, read_note
@@ -36,14 +37,10 @@ def target_topics(admin: KafkaAdmin, names: Collection[str] | None) -> dict[str,
             uuid_text(topic.topic_id),
             len(topic.partitions),
             values[name].get(KEY, ""),
-            _requests(values[name].get(PROMOTED)),
+            requests_of(values[name][PROMOTED]) if PROMOTED in values[name] else None,
         )
         for name, topic in described.items()
     }
-
-
-def _requests(value: str | None) -> tuple[str, ...] | None:
-    return None if value is None else tuple(filter(None, value.split(",")))
 
 
 def notes_of(admin: KafkaAdmin, groups: Collection[str]) -> dict[str, Notes]:

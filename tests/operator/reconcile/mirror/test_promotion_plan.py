@@ -13,7 +13,7 @@ from millstream_harness.manifests import resource
 from millstream_harness.mirrored import Source
 from millstream_kafka import mirror_source
 from millstream_kafka.kafka_uuid import uuid_text
-from millstream_kafka.mirror_source import MOST_PROMOTED, PROMOTED
+from millstream_kafka.mirror_source import MOST_REQUESTS, PROMOTED
 from millstream_mirror.kafka.progress import Progress, target_number
 from millstream_operator.kafka.mirror_records import KEY, Noted, TargetTopic, mark_of, read_note, time_of
 from millstream_operator.kafka.records import ConfigChange, Partition
@@ -171,7 +171,7 @@ def test_request_promotes_a_replica_that_it_has_not_promoted(promoted: tuple[str
 
 
 def test_topic_records_the_requests_that_promote_it() -> None:
-    many = tuple(f"r{number}" for number in range(MOST_PROMOTED))
+    many = tuple(f"r{number}" for number in range(MOST_REQUESTS))
     assert topic("t", promoted=()).promotion("r") == ConfigChange({PROMOTED: "r"}, (KEY,))
     assert topic("t", promoted=("q", "r")).promotion("r") == ConfigChange({PROMOTED: "r,q"}, (KEY,))
     assert topic("t", promoted=many).promotion("r").set[PROMOTED].split(",") == ["r", *many[:-1]]
