@@ -14,7 +14,7 @@ import pytest
 
 from millstream_broker.broker import Broker
 from millstream_broker.config.config import Listener
-from millstream_broker.log.files import FileSlice
+from millstream_broker.log.files import FileSlice, NotCachedError, OpenFile
 from millstream_broker.network import handshakes, tls_channel
 from millstream_broker.network.connection import ClientConnection
 from millstream_broker.network.tls_channel import MAX_ANSWERS_BYTES, SLICE_BYTES, TlsChannel
@@ -26,6 +26,7 @@ from millstream_kafka.batch import Record, build_batch
 from millstream_kafka.client.connection import Connection
 from millstream_kafka.client.errors import ConnectFailed, TlsFailed
 from millstream_kafka.protocol import fetch, metadata, produce
+from millstream_kafka.protocol.header import RequestHeader, encode_request_header
 
 AUTHORITY = Authority()
 
@@ -313,6 +314,55 @@ async def test_a_client_that_sends_no_data_in_its_records_is_closed(
         await until(lambda: not broker.server.connections)
         writer.close()
     assert "2000 bytes of TLS without any data" in caplog.text
+
+
+async def test_an_alert_that_announces_the_end_is_an_end(tmp_path: Path, config: dict[str, str]) -> None:
+    """While a poll waits, and although the client keeps its socket open until the broker answers the alert."""
+    async with running(tmp_path / "log", config) as broker:
+        client = await connected(broker)
+        await create(client, "t")
+        await client.close()
+        await until(lambda: not broker.server.connections)
+        _, writer = await asyncio.open_connection(
+            "127.0.0.1", listener_of(broker).port, ssl=AUTHORITY.client_context()
+        )
+        partition = fetch.FetchPartition(0, fetch_offset=0, partition_max_bytes=1 << 20)
+        request = fetch.FetchRequest(
+            max_wait_ms=600_000, min_bytes=1, topics=[fetch.FetchTopic("t", partitions=[partition])]
+        )
+        head = encode_request_header(RequestHeader(fetch.API.key, 12, 1, "test"))
+        body = head + fetch.API.encode_request(12, request)
+        writer.write(len(body).to_bytes(4, "big") + body)
+        await until(lambda: broker.server.connections and connection_of(broker).pending)
+        writer.close()
+        await until(lambda: not broker.server.connections)
+
+
+async def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, config: dict[str, str]) -> None:
+    """By the send that follows the load."""
+    (tmp_path / "segment.log").write_bytes(b"short")
+    async with running(tmp_path / "log", config) as broker:
+        client = await connected(broker)
+        channel = connection_of(broker)._channel
+        beyond = FileSlice(OpenFile(str(tmp_path / "segment.log")), 100, 1 << 20)
+        with pytest.raises(NotCachedError):
+            channel.send_file(beyond, 1 << 20)
+        channel.load(beyond)
+        with pytest.raises(OSError, match="shorter than its log says") as error:
+            channel.send_file(beyond, 1 << 20)
+        assert error.value.filename == str(tmp_path / "segment.log")
+        await client.close()
+
+
+async def test_an_issuer_in_the_truststore_is_enough(tmp_path: Path, config: dict[str, str]) -> None:
+    """As in Java: the authority above it need not be known."""
+    middle = Authority("Intermediate CA", Authority("Root CA"))
+    (tmp_path / "ca.pem").write_text(middle.pem)
+    context = AUTHORITY.client_context(middle.issue("alice", ()), tmp_path)
+    async with running(tmp_path / "log", {**config, "ssl.client.auth": "required"}) as broker:
+        client = await connected(broker, context)
+        assert connection_of(broker).authentication.session.principal == "User:CN=alice"
+        await client.close()
 
 
 async def test_requests_that_arrive_together_are_all_answered(tmp_path: Path, config: dict[str, str]) -> None:
