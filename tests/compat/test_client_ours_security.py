@@ -13,13 +13,10 @@ import pytest
 from millstream_harness.kafka import KafkaProcess
 from millstream_harness.scenario import unique
 from millstream_harness.secured_kafka import USER, guarded_kafka, unsigned_token
+from millstream_kafka.acl import AclOperation, PatternType, PermissionType, ResourceType
 from millstream_kafka.admin.access import (
     Acl,
     AclFilter,
-    AclOperation,
-    AclPattern,
-    AclPermission,
-    AclResourceType,
     QuotaChange,
     ScramCredential,
     ScramMechanism,
@@ -69,8 +66,8 @@ def logging_in(kafka: KafkaProcess, user: str, password: str) -> ClusterClient:
 
 
 def a_rule(user: str, name: str, operation: AclOperation = AclOperation.READ) -> Acl:
-    kind, pattern = AclResourceType.TOPIC, AclPattern.PREFIXED
-    return Acl(kind, name, pattern, f"User:{user}", "*", operation, AclPermission.ALLOW)
+    kind, pattern = ResourceType.TOPIC, PatternType.PREFIXED
+    return Acl(kind, name, pattern, f"User:{user}", "*", operation, PermissionType.ALLOW)
 
 
 async def test_credential_set_by_our_client_logs_in_until_it_is_deleted(kafka: KafkaProcess) -> None:
@@ -105,7 +102,7 @@ async def test_rules_are_created_described_and_deleted_one_by_one(kafka: KafkaPr
     async with ClusterClient(kafka.bootstrap) as cluster:
         admin = AdminClient(cluster)
         read, write = a_rule(user, prefix), a_rule(user, prefix, AclOperation.WRITE)
-        impossible = read._replace(resource_type=AclResourceType.CLUSTER, name="not-the-cluster")
+        impossible = read._replace(resource_type=ResourceType.CLUSTER, name="not-the-cluster")
         done = await admin.create_acls([read, write, impossible])
         assert (done.pop(read), done.pop(write)) == (None, None)
         assert (refusal := done[impossible])

@@ -18,7 +18,7 @@ from millstream_kafka.admin.client import AdminClient
 from millstream_kafka.admin.records import NewTopic
 from millstream_kafka.client import AuthenticationFailed, ClusterClient, Credential, Sasl, Security
 from millstream_operator.kafka.admin import KafkaAdmin
-from millstream_operator.kafka.records import Acl, AclOperation, AclPattern, AclPermission, AclResourceType
+from millstream_operator.kafka.records import Acl, AclOperation, PatternType, PermissionType, ResourceType
 from millstream_operator.models import User, decode_as
 from millstream_operator.reconcile.user.apply import observe, reconcile_users
 from millstream_operator.state.context import Services
@@ -126,9 +126,9 @@ async def test_life_of_a_user(kafka: Guarded) -> None:
     with pytest.raises(AuthenticationFailed, match="refused user name or password"):
         await topics_of(kafka, user.name, first)
 
-    of_topic = (AclResourceType.TOPIC, topic, AclPattern.PREFIXED, f"User:{user.name}", "*")
-    read = Acl(*of_topic, AclOperation.READ, AclPermission.ALLOW)
-    foreign = Acl(*of_topic, AclOperation.ALTER, AclPermission.ALLOW)
+    of_topic = (ResourceType.TOPIC, topic, PatternType.PREFIXED, f"User:{user.name}", "*")
+    read = Acl(*of_topic, AclOperation.READ, PermissionType.ALLOW)
+    foreign = Acl(*of_topic, AclOperation.ALTER, PermissionType.ALLOW)
     others = read._replace(principal="User:somebody-else")
     user.admin.delete_rules([read])
     user.admin.create_rules([foreign, others])

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
 
+from ..acl import AclOperation, PatternType, PermissionType, ResourceType
+
 SALT_BYTES = 24
 MIN_ITERATIONS, MAX_ITERATIONS = 4096, 16_384
 """Kafka's range of a stored credential."""
@@ -65,48 +67,6 @@ class ScramCredential:
         return cls(user, mechanism, iterations, salt, salted)
 
 
-class AclResourceType(IntEnum):
-    ANY = 1
-    TOPIC = 2
-    GROUP = 3
-    CLUSTER = 4
-    TRANSACTIONAL_ID = 5
-    DELEGATION_TOKEN = 6
-    USER = 7
-
-
-class AclPattern(IntEnum):
-    """How a rule's name applies; MATCH and ANY are for filters: rules that apply to a name, and all."""
-
-    ANY = 1
-    MATCH = 2
-    LITERAL = 3
-    PREFIXED = 4
-
-
-class AclOperation(IntEnum):
-    ANY = 1
-    ALL = 2
-    READ = 3
-    WRITE = 4
-    CREATE = 5
-    DELETE = 6
-    ALTER = 7
-    DESCRIBE = 8
-    CLUSTER_ACTION = 9
-    DESCRIBE_CONFIGS = 10
-    ALTER_CONFIGS = 11
-    IDEMPOTENT_WRITE = 12
-    CREATE_TOKENS = 13
-    DESCRIBE_TOKENS = 14
-
-
-class AclPermission(IntEnum):
-    ANY = 1
-    DENY = 2
-    ALLOW = 3
-
-
 class Acl(NamedTuple):
     """One access rule. ``principal`` is "User:name"; ``host`` an address or "*"; ``name`` may be "*" if literal."""
 
@@ -121,9 +81,13 @@ class Acl(NamedTuple):
     def __str__(self) -> str:
         return " ".join(
             (
-                *(_name(AclPermission, self.permission), self.principal, _name(AclOperation, self.operation)),
-                *("on", _name(AclResourceType, self.resource_type), self.name),
-                *(f"({_name(AclPattern, self.pattern)})", "from", self.host),
+                *(
+                    _name(PermissionType, self.permission),
+                    self.principal,
+                    _name(AclOperation, self.operation),
+                ),
+                *("on", _name(ResourceType, self.resource_type), self.name),
+                *(f"({_name(PatternType, self.pattern)})", "from", self.host),
             )
         )
 
@@ -131,13 +95,13 @@ class Acl(NamedTuple):
 class AclFilter(NamedTuple):
     """Rules to describe or delete; None and ANY match all."""
 
-    resource_type: int = AclResourceType.ANY
+    resource_type: int = ResourceType.ANY
     name: str | None = None
-    pattern: int = AclPattern.ANY
+    pattern: int = PatternType.ANY
     principal: str | None = None
     host: str | None = None
     operation: int = AclOperation.ANY
-    permission: int = AclPermission.ANY
+    permission: int = PermissionType.ANY
 
     @classmethod
     def only(cls, acl: Acl) -> AclFilter:

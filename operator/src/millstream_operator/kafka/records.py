@@ -11,15 +11,13 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from millstream_kafka import group_mark
+from millstream_kafka.acl import OPERATIONS as POSSIBLE_OPERATIONS
+from millstream_kafka.acl import AclOperation, PatternType, PermissionType, ResourceType
 from millstream_kafka.admin.access import (
     MAX_ITERATIONS,
     MIN_ITERATIONS,
     Acl,
     AclFilter,
-    AclOperation,
-    AclPattern,
-    AclPermission,
-    AclResourceType,
     QuotaChange,
     ScramCredential,
     ScramMechanism,
@@ -37,12 +35,10 @@ __all__ = [
     "MAX_ITERATIONS",
     "MIN_ITERATIONS",
     "OWNER",
+    "POSSIBLE_OPERATIONS",
     "Acl",
     "AclFilter",
     "AclOperation",
-    "AclPattern",
-    "AclPermission",
-    "AclResourceType",
     "AdminError",
     "BrokersState",
     "ConfigChange",
@@ -54,10 +50,13 @@ __all__ = [
     "NotSupported",
     "Partition",
     "PartitionReplicas",
+    "PatternType",
+    "PermissionType",
     "QuotaChange",
     "Reassignment",
     "Reassignments",
     "Refusal",
+    "ResourceType",
     "ScramCredential",
     "ScramMechanism",
     "ScramUser",

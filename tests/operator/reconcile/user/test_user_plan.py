@@ -12,10 +12,10 @@ from millstream_harness.in_memory import NOW, stored
 from millstream_operator.kafka.records import (
     Acl,
     AclOperation,
-    AclPattern,
-    AclPermission,
-    AclResourceType,
+    PatternType,
+    PermissionType,
     QuotaChange,
+    ResourceType,
 )
 from millstream_operator.models import API_VERSION, ManifestError, User
 from millstream_operator.models.conditions import Reason
@@ -67,8 +67,8 @@ def user(status: Mapping[str, Any] | None = None, generation: int = 2, **spec: A
 
 
 def acl(operation: AclOperation, name: str = "orders", **changed: Any) -> Acl:
-    kind, literal = AclResourceType.TOPIC, AclPattern.LITERAL
-    return Acl(kind, name, literal, "User:alice", "*", operation, AclPermission.ALLOW)._replace(**changed)
+    kind, literal = ResourceType.TOPIC, PatternType.LITERAL
+    return Acl(kind, name, literal, "User:alice", "*", operation, PermissionType.ALLOW)._replace(**changed)
 
 
 READ, WRITE = acl(AclOperation.READ), acl(AclOperation.WRITE)
@@ -83,15 +83,15 @@ def test_rules_are_those_of_the_spec() -> None:
             rule(["IdempotentWrite"], "cluster", None),
         )
     )
-    prefixed = {"pattern": AclPattern.PREFIXED}
+    prefixed = {"pattern": PatternType.PREFIXED}
     assert wanted_rules(wanted) == {
         acl(AclOperation.READ, **prefixed),
         acl(AclOperation.DESCRIBE_CONFIGS, **prefixed),
         acl(
             AclOperation.ALL, "*", host="10.0.0.1",
-            resource_type=AclResourceType.TRANSACTIONAL_ID, permission=AclPermission.DENY,
+            resource_type=ResourceType.TRANSACTIONAL_ID, permission=PermissionType.DENY,
         ),
-        acl(AclOperation.IDEMPOTENT_WRITE, "kafka-cluster", resource_type=AclResourceType.CLUSTER),
+        acl(AclOperation.IDEMPOTENT_WRITE, "kafka-cluster", resource_type=ResourceType.CLUSTER),
     }  # fmt: skip
 
 

@@ -19,12 +19,13 @@ import msgspec
 
 from ...kafka.records import (
     MIN_ITERATIONS,
+    POSSIBLE_OPERATIONS,
     Acl,
     AclOperation,
-    AclPattern,
-    AclPermission,
-    AclResourceType,
+    PatternType,
+    PermissionType,
     QuotaChange,
+    ResourceType,
 )
 from ...models import User, UserStatus
 from ...models.conditions import ConditionType, Reason
@@ -34,23 +35,16 @@ from ...models.words import count_of
 
 CLUSTER_NAME: Final = "kafka-cluster"
 """Kafka's name of the resource of type cluster."""
-TYPES: Final[Mapping[AclResource, AclResourceType]] = {
-    "topic": AclResourceType.TOPIC,
-    "group": AclResourceType.GROUP,
-    "cluster": AclResourceType.CLUSTER,
-    "transactionalId": AclResourceType.TRANSACTIONAL_ID,
+TYPES: Final[Mapping[AclResource, ResourceType]] = {
+    "topic": ResourceType.TOPIC,
+    "group": ResourceType.GROUP,
+    "cluster": ResourceType.CLUSTER,
+    "transactionalId": ResourceType.TRANSACTIONAL_ID,
 }
-OPERATIONS: Final = {
-    "".join(word.title() for word in operation.name.split("_")): operation for operation in AclOperation
-}
+OPERATIONS: Final = {operation.title: operation for operation in AclOperation}
 POSSIBLE: Final[Mapping[AclResource, tuple[str, ...]]] = {
-    "topic": ("Read", "Write", "Create", "Delete", "Alter", "Describe", "AlterConfigs", "DescribeConfigs"),
-    "group": ("Read", "Delete", "Describe", "AlterConfigs", "DescribeConfigs"),
-    "cluster": (
-        *("Create", "Alter", "Describe", "ClusterAction", "AlterConfigs", "DescribeConfigs"),
-        "IdempotentWrite",
-    ),
-    "transactionalId": ("Write", "Describe"),
+    name: tuple(each.title for each in POSSIBLE_OPERATIONS[kind] if each is not AclOperation.TWO_PHASE_COMMIT)
+    for name, kind in TYPES.items()
 }
 """Operations that Kafka checks on each type of resource, besides All."""
 QUOTAS: Final = ("producer_byte_rate", "consumer_byte_rate", "request_percentage", "controller_mutation_rate")
@@ -129,11 +123,11 @@ def wanted_rules(user: User) -> frozenset[Acl]:
         Acl(
             TYPES[rule.resource.type],
             rule.resource.name or CLUSTER_NAME,
-            AclPattern.PREFIXED if rule.resource.pattern_type == "prefix" else AclPattern.LITERAL,
+            PatternType.PREFIXED if rule.resource.pattern_type == "prefix" else PatternType.LITERAL,
             principal(user),
             rule.host,
             OPERATIONS[operation],
-            AclPermission.ALLOW if rule.type == "allow" else AclPermission.DENY,
+            PermissionType.ALLOW if rule.type == "allow" else PermissionType.DENY,
         )
         for rule in (authorization.acls if authorization is not None else ())
         for operation in rule.operations
