@@ -156,6 +156,24 @@ async def test_a_session_ends_and_the_client_may_authenticate_again(broker: Brok
     await client.close()
 
 
+async def test_authenticating_after_the_end_of_the_session_has_a_time_limit(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    broker.server._max_reauth_ms = lambda listener, mechanism: 50  # type: ignore[method-assign]
+    client = await connect(broker)
+    await handshake(client)
+    await token(client)
+    (served,) = broker.server.connections
+    assert isinstance(served, connection.ClientConnection)
+    await until(lambda: served._access is broker.server.before_authentication)
+    monkeypatch.setattr(connection, "AUTHENTICATION_S", 0.05)
+    assert (await handshake(client)).error_code == 0
+    await until(lambda: not broker.server.connections)
+    assert "not authenticated within" in caplog.text
+    await client.close()
+
+
 async def test_a_request_after_the_end_of_the_session_closes_the_connection(
     broker: Broker, caplog: pytest.LogCaptureFixture
 ) -> None:

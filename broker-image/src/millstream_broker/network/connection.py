@@ -465,7 +465,7 @@ class ClientConnection:
             return
         server, authentication = self._server, self.authentication
         access = server.authenticated if authentication.is_complete else server.before_authentication
-        if access is not self._access:
+        if access is not self._access or self._timer is None:  # without one: after the end of a session
             self._access = access
             if self._timer is not None:
                 self._timer.cancel()
