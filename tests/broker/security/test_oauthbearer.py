@@ -7,6 +7,7 @@ import base64
 import http.server
 import json
 import logging
+import socketserver
 import threading
 import time
 from collections.abc import Iterator
@@ -152,6 +153,9 @@ def signed_with_the_public_key() -> str:
         signed(sub=" "),
         signed(sub=7),
         signed(sub="x" * 2000),
+        signed(sub="\ud800"),
+        signed(exp=1e300),
+        signed(exp=10**400),
         "a.b.c",
         "garbage",
         "..",
@@ -286,6 +290,21 @@ async def test_keys_are_read_from_a_url(provider: str) -> None:
         read_keys(f"{provider}/large")
     with pytest.raises(KeysUnavailable, match="404"):
         read_keys(f"{provider}/none")
+
+
+class NoHttp(socketserver.BaseRequestHandler):
+    def handle(self) -> None:
+        self.request.recv(4096)
+        self.request.sendall(b"not HTTP\r\n")
+
+
+async def test_a_provider_that_does_not_speak_http_is_named() -> None:
+    with socketserver.TCPServer(("127.0.0.1", 0), NoHttp) as server:
+        thread = threading.Thread(target=server.handle_request)
+        thread.start()
+        with pytest.raises(KeysUnavailable, match="not HTTP"):
+            await asyncio.to_thread(read_keys, f"http://127.0.0.1:{server.server_address[1]}/keys")
+        thread.join()
 
 
 # Configuration

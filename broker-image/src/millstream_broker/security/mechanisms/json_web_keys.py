@@ -9,6 +9,7 @@ use.
 from __future__ import annotations
 
 import asyncio
+import http.client
 import json
 import logging
 import time
@@ -57,7 +58,7 @@ def read_keys(url: str) -> list[Jwk]:
         if len(data) > MAX_BYTES:
             raise KeysUnavailable(f"{url}: more than {MAX_BYTES} bytes")
         keys = json.loads(data)["keys"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+    except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError, RecursionError) as error:
         raise KeysUnavailable(f"{url}: {error or type(error).__name__}") from None
     if not isinstance(keys, list):
         raise KeysUnavailable(f"{url}: has no list of keys")

@@ -30,6 +30,10 @@ from .json_web_keys import JsonWebKeys, Jwk
 ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
 MAX_NAME = 1024
 """Longest name of a principal."""
+LATEST_S = 2**53
+"""The latest end of a token, since the epoch: a response can still tell the milliseconds until then."""
+_SURROGATE = re.compile("[\ud800-\udfff]")
+"""Characters of JSON that no UTF-8 text has."""
 _NAME = r"(?:[^=,\0\x01]|=2C|=3D)+"
 _INITIAL = re.compile(
     rf"n,(?:a=(?P<authorized>{_NAME}))?,\x01(?P<pairs>(?:[A-Za-z]+=[\x21-\x7e \t\r\n]+\x01)*)\x01"
@@ -99,10 +103,12 @@ def unsigned(token: str, expected: Expected) -> Token:
 
 def _token(claims: Mapping[str, Any], expected: Expected) -> Token:
     name, expires_at = claims.get(expected.principal_claim), claims.get("exp")
-    if not isinstance(name, str) or not name.strip() or len(name) > MAX_NAME:
+    if not isinstance(name, str) or not name.strip() or len(name) > MAX_NAME or _SURROGATE.search(name):
         raise InvalidToken(f"its claim {expected.principal_claim} names no principal")
     if isinstance(expires_at, bool) or not isinstance(expires_at, int | float):
         raise InvalidToken("its claim exp is no number")
+    if not 0 < expires_at < LATEST_S:
+        raise InvalidToken("its claim exp is no time")
     return Token(name, float(expires_at))
 
 
