@@ -75,6 +75,7 @@ class ClientConnection:
         "_frame",
         "_held",
         "_muted",
+        "_muted_until",
         "_out",
         "_prefix",
         "_route",
@@ -119,6 +120,7 @@ class ClientConnection:
         """Received bytes that wait for earlier requests."""
         self._muted: asyncio.TimerHandle | None = None
         """Ends the time in which nothing is read, because of a quota."""
+        self._muted_until = 0.0
         self._out = Outbox(channel, server.loop, server.stats, self._drained, self._fail)
         if authentication.is_required:
             self._timer = server.loop.call_later(AUTHENTICATION_S, self._is_too_slow)
@@ -584,10 +586,11 @@ class ClientConnection:
         until = loop.time() + throttle_ms / 1000
         if self._muted is None:
             self._server.stats.muted += 1
-        elif self._muted.when() >= until:
+        elif self._muted_until >= until:
             return
         else:
             self._muted.cancel()
+        self._muted_until = until
         self._muted = loop.call_at(until, self._unmuted)
 
     def _unmuted(self) -> None:
