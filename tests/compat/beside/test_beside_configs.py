@@ -368,6 +368,7 @@ BROKER_DIFFERS = {
     "[num.recovery.threads.per.data.dir].read_only": THREADS,
     "[log.cleaner.io.buffer.size].read_only": THREADS,
     "[queued.max.request.bytes]": MEMORY,
+    "[sasl.enabled.mechanisms]": "Kerberos, which is Kafka's default, is not served.",
     "[socket.listen.backlog.size]": "Larger: who connects in a herd is not to wait for a retry.",
 }
 

@@ -50,6 +50,7 @@ class Type(IntEnum):
     LONG = 5
     DOUBLE = 6
     LIST = 7
+    CLASS = 8
     PASSWORD = 9
 
 

@@ -90,7 +90,7 @@ SASL_KEYS = (
     ),
     Key(
         HANDLER,
-        Type.STRING,
+        Type.CLASS,
         None,
         "How OAUTHBEARER verifies tokens: by the provider's keys, or, only for tests, not at all.",
         one_of(*SECURED, UNSECURED),
