@@ -45,6 +45,17 @@ def test_picture_says_which_panels_have_no_data(path: Path) -> None:
     assert texts(draw(dashboard, lambda _: [])) == ["no data"] * len(dashboard["panels"])
 
 
+def test_table_shows_only_what_is_there_at_the_end() -> None:
+    """A run that succeeded was running before: its earlier state is no second row."""
+    dashboard = json.loads(next(path for path in DASHBOARDS if path.stem.endswith("-loads")).read_text())
+
+    def query(expression: str) -> Sequence[Series]:
+        return [({"state": "Running"}, [(10.0, 1.0), (20.0, 1.0)]), ({"state": "Succeeded"}, [(30.0, 1.0)])]
+
+    shown = texts(draw(dashboard | {"panels": [dashboard["panels"][-1]]}, query))
+    assert [text.split("   ")[0] for text in shown] == ["state: Succeeded"]
+
+
 @pytest.mark.parametrize(
     ("value", "unit", "shown"),
     [

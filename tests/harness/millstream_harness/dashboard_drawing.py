@@ -75,11 +75,19 @@ def _panel(axes: Axes, panel: Mapping[str, Any], query: Query) -> None:
     if not found:
         axes.text(0.5, 0.5, "no data", ha="center", va="center", color="gray", transform=axes.transAxes)
     elif panel["type"] == "stat":
-        _stat(axes, [(name, values[-1][1]) for name, _, values in found], unit)
+        _stat(axes, [(name, value) for name, _, value in _current(found)], unit)
     elif panel["type"] == "table":
-        _table(axes, [(labels, values[-1][1]) for _, labels, values in found])
+        _table(axes, [(labels, value) for _, labels, value in _current(found)])
     else:
         _lines(axes, [(name, values) for name, _, values in found], unit)
+
+
+def _current(
+    found: Sequence[tuple[str, Mapping[str, str], Sequence[tuple[float, float]]]],
+) -> Sequence[tuple[str, Mapping[str, str], float]]:
+    """The last values, without series that had ended by then."""
+    end = max(values[-1][0] for _, _, values in found)
+    return [(name, labels, values[-1][1]) for name, labels, values in found if values[-1][0] == end]
 
 
 def _stat(axes: Axes, found: Sequence[tuple[str, float]], unit: str) -> None:
