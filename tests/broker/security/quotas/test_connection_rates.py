@@ -34,6 +34,16 @@ def test_without_limits_nothing_is_measured() -> None:
     assert not len(some._addresses)
 
 
+def test_a_limit_may_be_set_while_a_connection_waits() -> None:
+    some = rates(of_ip="1", L=1)
+    for _ in range(10):
+        some.wait_ms("L", 0)
+        assert some.refused_ms("L", "10.0.0.1", 0) == 0
+    some.wait_ms("L", 0)
+    some._limit_of = lambda listener: 1  # from now on, the broker has one, too
+    assert some.refused_ms("L", "10.0.0.1", 0) > 0
+
+
 def test_ten_seconds_worth_passes_and_the_next_waits_for_a_second_at_most() -> None:
     assert waits(rates(L=5), "L", 50) == 0
     assert waits(rates(L=5), "L", 51) == 200

@@ -52,7 +52,10 @@ class ConnectionRates:
             return 0
         rate.record(-1, now_ms)
         for of, _ in self._limits(listener):
-            self._listeners[of].record(-1, now_ms)
+            if (
+                counted := self._listeners.get(of)
+            ) is not None:  # None: the limit is newer than the connection
+                counted.record(-1, now_ms)
         return throttle_ms
 
     def _limits(self, listener: str) -> list[tuple[str | None, int]]:
