@@ -157,6 +157,18 @@ async def test_altered_final_messages_fail(old: bytes, new: bytes) -> None:
         await exchange.step(final.replace(old, new, 1))
 
 
+async def test_the_header_that_is_signed_must_be_the_one_that_was_sent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The proof itself is right: only what it says about channel binding differs."""
+    client = ScramClient(SHA_256.label, "alice", "right")
+    exchange = ScramAuthenticator(SHA_256, users_with(SHA_256, alice="right"), SECRET).begin()
+    first = await exchange.step(client.first())
+    monkeypatch.setattr("millstream_kafka.client.scram._GS2_HEADER", "y,,")
+    with pytest.raises(ApiError):
+        await exchange.step(client.final(first.auth_bytes))
+
+
 async def test_a_proof_counts_once() -> None:
     """Another exchange has another nonce."""
     known = users_with(SHA_256, alice="right")
