@@ -5,14 +5,26 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 import millstream as library
+from millstream_harness.broker import fixed_port
 from millstream_harness.command import millstream
-from millstream_harness.kafka import KafkaProcess
+from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.scenario import unique
-from millstream_harness.secured_kafka import PASSWORD, SCRAM_MODULE, USER, Authority, secured_kafka
+from millstream_harness.secured_kafka import (
+    LISTENERS,
+    PASSWORD,
+    SCRAM_MODULE,
+    USER,
+    Authority,
+    secured_kafka,
+    secured_settings,
+)
+from millstream_kafka.admin.access import ScramCredential, ScramMechanism
+from millstream_operator.kafka.admin import KafkaAdmin
 
 pytestmark = pytest.mark.soak
 
@@ -26,20 +38,46 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
     return found
 
 
-@pytest.fixture(scope="module")
+class Secured(NamedTuple):
+    """Addresses of LISTENERS by name."""
+
+    addresses: dict[str, str]
+
+
+@pytest.fixture(scope="module", params=["kafka", "millstream"])
 def kafka(
-    kafka_jars: Path, tmp_path_factory: pytest.TempPathFactory, authority: Authority
-) -> Iterator[KafkaProcess]:
-    with secured_kafka(tmp_path_factory.mktemp("kafka"), authority, {}) as broker:
-        yield broker
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, authority: Authority
+) -> Iterator[Secured]:
+    """Apache Kafka, and our broker with the same settings."""
+    folder = tmp_path_factory.mktemp("secured")
+    if request.param == "kafka":
+        request.getfixturevalue("kafka_jars")
+        with secured_kafka(folder, authority, {}) as broker:
+            yield Secured(broker.addresses)
+        return
+    found = Secured({name: f"127.0.0.1:{fixed_port()}" for name in LISTENERS})
+    plain = f"127.0.0.1:{fixed_port()}"
+    protocols = {"PLAINTEXT": "PLAINTEXT", **LISTENERS}
+    settings = {
+        **secured_settings(authority, {}),
+        "listeners": ",".join(
+            f"{name}://{at}" for name, at in {"PLAINTEXT": plain, **found.addresses}.items()
+        ),
+        "listener.security.protocol.map": ",".join(map(":".join, protocols.items())),
+    }
+    ours = InProcessBroker(folder, settings).start()
+    admin = KafkaAdmin(plain)
+    for mechanism in ScramMechanism:  # a request names a user once
+        admin.change_scram_users([ScramCredential.of_password(USER, mechanism, PASSWORD)], [])
+    admin.close()
+    yield found
+    ours.discard()
 
 
-def java(
-    listener: str, kafka: KafkaProcess, authority: Authority, password: str = PASSWORD
-) -> dict[str, str]:
+def java(listener: str, kafka: Secured, authority: Authority, password: str = PASSWORD) -> dict[str, str]:
     return {
         "bootstrap.servers": kafka.addresses[listener],
-        "security.protocol": kafka.protocols[listener],
+        "security.protocol": LISTENERS[listener],
         "ssl.truststore.type": "PEM",
         "ssl.truststore.location": str(authority.certificate),
         "sasl.mechanism": "SCRAM-SHA-512",
@@ -58,7 +96,7 @@ def properties(tmp_path: Path) -> Properties:
 
 
 def test_every_kind_of_command_uses_the_file(
-    kafka: KafkaProcess, authority: Authority, properties: Properties, monkeypatch: pytest.MonkeyPatch
+    kafka: Secured, authority: Authority, properties: Properties, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic, config = unique("secured"), properties(java("SECURE", kafka, authority))
 
@@ -82,9 +120,7 @@ def test_every_kind_of_command_uses_the_file(
     assert "sasl" in [one["step"] for one in findings]
 
 
-def test_library_takes_both_spellings(
-    kafka: KafkaProcess, authority: Authority, properties: Properties
-) -> None:
+def test_library_takes_both_spellings(kafka: Secured, authority: Authority, properties: Properties) -> None:
     topic, given = unique("library"), java("SECURE", kafka, authority)
     cluster = library.Cluster.from_file(properties(given))
     library.Admin(cluster).create_topic(topic, partitions=1)
@@ -138,14 +174,14 @@ def test_library_takes_both_spellings(
         ),
         ("MUTUAL", {}, "it requires a certificate of the client; set ssl.keystore.location"),
         (
-            "SECURE",
+            "CLEAR",
             {"password": "wrong"},
             "Authentication failed during authentication due to invalid credentials",
         ),
     ],
 )
 def test_error_names_the_setting(
-    kafka: KafkaProcess,
+    kafka: Secured,
     authority: Authority,
     properties: Properties,
     tmp_path: Path,

@@ -124,7 +124,7 @@ class Cluster:
         librdkafka may learn of the brokers before it has sent the request, and then drops its connection to our
         address. The request waits for an advertised one, which may lead nowhere, so another client asks again.
         """
-        for timeout_s in ATTEMPTS_S:
+        for number, timeout_s in enumerate(ATTEMPTS_S):
             try:
                 admin = AdminClient(self.client_config())
             except KafkaException as error:
@@ -135,6 +135,8 @@ class Cluster:
                 last = error
                 if error.args[0].code() not in NO_ANSWER:
                     break
+                if number == 0 and sasl.is_used(self.config):
+                    self._explain()  # soon: brokers answer each further wrong password later
         raise last
 
     def _check_advertised(self, brokers: Iterable[tuple[str, int]]) -> None:

@@ -57,8 +57,24 @@ def _new_key(name: str) -> tuple[str, ...]:
     return ("-newkey", "rsa:2048", "-nodes", "-keyout", f"{name}.key")
 
 
+LISTENERS = {
+    "SECURE": "SASL_SSL",
+    "MUTUAL": "SSL",
+    "EXPIRED": "SSL",
+    "ELSEWHERE": "SSL",
+    "CLEAR": "SASL_PLAINTEXT",
+    "SHORT": "SASL_PLAINTEXT",
+}
+
+
 def secured_kafka(folder: Path, authority: Authority, config: dict[str, str]) -> KafkaProcess:
     """A Kafka, not started. USER can log in with PASSWORD by each mechanism; nothing else is protected."""
+    settings = secured_settings(authority, config)
+    return KafkaProcess(folder, settings, listeners=LISTENERS, users=_users(*SCRAM))
+
+
+def secured_settings(authority: Authority, config: dict[str, str]) -> dict[str, Any]:
+    """The settings of LISTENERS, except their addresses."""
     stores = {
         "secure": authority.issue("broker"),
         "mutual": authority.issue("mutual"),
@@ -79,19 +95,7 @@ def secured_kafka(folder: Path, authority: Authority, config: dict[str, str]) ->
     settings["listener.name.secure.plain.sasl.jaas.config"] = (
         f'{PLAIN_MODULE} required user_{USER}="{PASSWORD}";'
     )
-    return KafkaProcess(
-        folder,
-        settings,
-        listeners={
-            "SECURE": "SASL_SSL",
-            "MUTUAL": "SSL",
-            "EXPIRED": "SSL",
-            "ELSEWHERE": "SSL",
-            "CLEAR": "SASL_PLAINTEXT",
-            "SHORT": "SASL_PLAINTEXT",
-        },
-        users=_users(*SCRAM),
-    )
+    return settings
 
 
 def kafka_with_login(folder: Path, config: Mapping[str, str]) -> KafkaProcess:
