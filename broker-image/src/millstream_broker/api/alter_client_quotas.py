@@ -58,7 +58,7 @@ async def handle(
             if named[key] > 1:
                 raise ApiError(ErrorCode.INVALID_REQUEST, f"Ignoring duplicate entity {dict(names)}")
             entity = entity_of(names)
-            ops = [(op.key, None if op.remove else op.value) for op in alteration.operations]
+            ops = [(op.key, None if op.remove else op.value) for op in alteration.ops]
             changes = changes_of(entity, ops)
             results[key] = None if request.validate_only else asyncio.create_task(alter(entity, changes))
         except ApiError as error:

@@ -18,7 +18,7 @@ class QuotaOperation(Struct):
 
 class QuotaAlteration(Struct):
     entity: list[QuotaEntity] = array(QuotaEntity)
-    operations: list[QuotaOperation] = array(QuotaOperation)
+    ops: list[QuotaOperation] = array(QuotaOperation)
 
 
 class AlterClientQuotasRequest(Struct):

@@ -12,6 +12,7 @@ import asyncio
 import logging
 import os
 import ssl
+import time
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
@@ -91,7 +92,7 @@ class Certificates:
         }
         self._reloading = asyncio.Lock()
         for watched in self._watched.values():
-            if problem := watched.read.keys.problem(datetime.now(UTC)):
+            if problem := watched.read.keys.problem(datetime.fromtimestamp(time.time(), UTC)):
                 log.error(
                     "listener %s: %s: clients that verify it cannot connect; replace the file, no restart is needed",
                     watched.values.listener,
@@ -103,7 +104,7 @@ class Certificates:
         return {name: watched.tls for name, watched in self._watched.items()}
 
     def states(self) -> Iterator[CertificateState]:
-        now = datetime.now(UTC)
+        now = datetime.fromtimestamp(time.time(), UTC)
         for name, watched in self._watched.items():
             days = (watched.read.keys.expires_at - now).total_seconds() / DAY_S
             yield CertificateState(name, days, watched.reloads, watched.refused)
@@ -163,7 +164,7 @@ def _replacement(watched: _Watched, values: ListenerConfig) -> _Read:
     """A new certificate that may replace the present one. Raises ConfigError."""
     read = _read(values, is_for_brokers=watched.is_for_brokers, has_sasl=watched.has_sasl)
     old, new = watched.read.keys, read.keys
-    if problem := new.problem(datetime.now(UTC)):
+    if problem := new.problem(datetime.fromtimestamp(time.time(), UTC)):
         raise ConfigError(problem)
     before, after = subject(old.certificate), subject(new.certificate)
     if before != after and not values.flag("ssl.allow.dn.changes"):
