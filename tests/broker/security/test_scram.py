@@ -12,6 +12,7 @@ from typing import Any, cast
 import pytest
 
 from millstream_broker.coordination.entities import Entity
+from millstream_broker.security.invented_credentials import InventedCredentials
 from millstream_broker.security.mechanisms.scram import ScramAuthenticator, ScramExchange
 from millstream_broker.security.scram_credentials import (
     MIN_ITERATIONS,
@@ -45,6 +46,7 @@ class Tree:
 
     def __init__(self, **users: Mapping[str, str]) -> None:
         self.entity_configs = {Entity(user=user): config for user, config in users.items()}
+        self.on_entities: list[object] = []
 
 
 def credentials(**users: Mapping[str, str]) -> ScramCredentials:
@@ -61,7 +63,9 @@ async def test_the_example_of_the_rfc() -> None:
     """RFC 7677, section 3."""
     salt = base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
     known = credentials(user={SHA_256.label: credential(SHA_256, "pencil", salt).as_text()})
-    exchange = ScramExchange(SHA_256, known, SECRET, "%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0")
+    exchange = ScramExchange(
+        SHA_256, known, InventedCredentials(SHA_256, known, SECRET), "%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0"
+    )
     first = await exchange.step(b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO")
     nonce = b"r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0"
     assert first.auth_bytes == nonce + b",s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096"

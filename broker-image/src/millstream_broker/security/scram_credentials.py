@@ -12,7 +12,7 @@ import binascii
 import hashlib
 import hmac
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 
@@ -100,6 +100,11 @@ class ScramCredentials:
     def __init__(self, coordination: Coordination) -> None:
         self._coordination = coordination
         self._reported: dict[tuple[str, ScramMechanism], str] = {}
+
+    def on_change(self, changed: Callable[[Iterable[Entity]], None]) -> None:
+        """Call it with all entities now, and with those that may have changed after each change, on the loop."""
+        self._coordination.on_entities.append(changed)
+        changed(list(self._coordination.entity_configs))
 
     def users(self) -> list[str]:
         """All users that have any."""

@@ -32,20 +32,20 @@ class ListenerMechanisms(Mapping[str, Authenticator]):
     ) -> None:
         self._config = config.of_listener(listener.name)
         self._of_brokers = {} if of_brokers is None else {MECHANISM: of_brokers}
-        users = prefix(listener.name, PLAIN) + JAAS
-        self._supported: dict[str, Authenticator] = {
-            PLAIN: PlainAuthenticator(lambda: config.text(users) if config.is_set(users) else None)
-        }
-        for mechanism in ScramMechanism:
-            self._supported[mechanism.label] = ScramAuthenticator(mechanism, credentials, secret)
-        of_tokens = config.of_listener(listener.name, OAUTHBEARER)
-        if of_tokens[JWKS_URL] is not None or of_tokens[HANDLER] == UNSECURED:
-            self._supported[OAUTHBEARER] = _of_tokens(of_tokens)
         self._has_sasl = listener.has_sasl
+        self._supported: dict[str, Authenticator] = {}
         self._missing: list[str] = []
         """Mechanisms that were enabled at run time without what they need, as last reported."""
-        if not listener.has_sasl:
-            self._supported = {}
+        if listener.has_sasl:
+            users = prefix(listener.name, PLAIN) + JAAS
+            self._supported[PLAIN] = PlainAuthenticator(
+                lambda: config.text(users) if config.is_set(users) else None
+            )
+            for mechanism in ScramMechanism:
+                self._supported[mechanism.label] = ScramAuthenticator(mechanism, credentials, secret)
+            of_tokens = config.of_listener(listener.name, OAUTHBEARER)
+            if of_tokens[JWKS_URL] is not None or of_tokens[HANDLER] == UNSECURED:
+                self._supported[OAUTHBEARER] = _of_tokens(of_tokens)
 
     def _enabled(self) -> list[str]:
         enabled = self._config.strings("sasl.enabled.mechanisms")

@@ -6,8 +6,9 @@
     server-final-message    v=SIGNATURE
 
 As in Kafka, there is neither SASLprep nor channel binding. A user without a credential gets a salt, too, always the
-same, and fails at the proof like a wrong password: nobody learns which users there are. Only the client runs the
-expensive function; a server computes three HMACs. Delegation tokens (the extension `tokenauth`) do not exist here.
+same, and fails at the proof like a wrong password: nobody learns which users there are (`invented_credentials`). Only
+the client runs the expensive function; a server computes three HMACs. Delegation tokens (the extension `tokenauth`) do
+not exist here.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from millstream_kafka.protocol.errors import ApiError, ErrorCode
 from millstream_kafka.protocol.schema import Bytes
 
 from ..authentication import Identity, Step
-from ..scram_credentials import MIN_ITERATIONS, ScramCredential, ScramCredentials, ScramMechanism
+from ..invented_credentials import InventedCredentials
+from ..scram_credentials import ScramCredential, ScramCredentials, ScramMechanism
 
-SALT_BYTES = 20
 _NAME = r"(?:[^=,\0]|=2C|=3D)+"
 _EXTENSIONS = r"(?P<extensions>(?:,[A-Za-z]+=[^,\0]+)*)"
 _NONCE = r"r=(?P<nonce>[\x21-\x2b\x2d-\x7e]+)"
@@ -45,27 +46,31 @@ class ScramAuthenticator:
         """`secret` is the cluster's: all its brokers give a user that does not exist the same salt."""
         self._mechanism = mechanism
         self._credentials = credentials
-        self._secret = secret
+        self._invented = InventedCredentials(mechanism, credentials, secret)
 
     def begin(self) -> ScramExchange:
-        return ScramExchange(self._mechanism, self._credentials, self._secret)
+        return ScramExchange(self._mechanism, self._credentials, self._invented)
 
 
 class ScramExchange:
     """One exchange with a client."""
 
     def __init__(
-        self, mechanism: ScramMechanism, credentials: ScramCredentials, secret: bytes, nonce: str = ""
+        self,
+        mechanism: ScramMechanism,
+        credentials: ScramCredentials,
+        invented: InventedCredentials,
+        nonce: str = "",
     ) -> None:
         self._mechanism = mechanism
         self._credentials = credentials
-        self._secret = secret
+        self._invented = invented
         self._nonce = nonce or secrets.token_urlsafe(24)
         self._user = ""
         self._bare = self._server_first = self._header = ""
         self._credential: ScramCredential | None = None
         self._is_known = False
-        """Whether the user has a credential; if not, `_credential` is invented."""
+        """Whether the user has a credential; if not, `_credential` is an invented one."""
 
     def guesses(self, auth_bytes: Bytes) -> str:
         return self._user if self._server_first else ""
@@ -89,19 +94,12 @@ class ScramExchange:
             )
         credential = self._credentials.get(self._user, self._mechanism)
         self._is_known = credential is not None
-        self._credential = credential = credential or self._invented()
+        self._credential = credential = credential or self._invented.of(self._user)
         self._header, self._bare = found["gs2"], found["bare"]
         self._nonce = found["nonce"] + self._nonce
         salt = base64.b64encode(credential.salt).decode()
         self._server_first = f"r={self._nonce},s={salt},i={credential.iterations}"
         return Step(self._server_first.encode())
-
-    def _invented(self) -> ScramCredential:
-        """A credential whose password nobody knows; reading it takes as long as reading a stored one."""
-        digest = hmac.digest(self._secret, f"{self._mechanism.label} {self._user}".encode(), "sha256")
-        key = bytes(self._mechanism.size)
-        text = ScramCredential(digest[:SALT_BYTES], key, key, MIN_ITERATIONS).as_text()
-        return ScramCredential.from_text(self._mechanism, text)
 
     def _final(self, message: str) -> Step:
         mechanism, found = self._mechanism, _FINAL.fullmatch(message)
