@@ -74,6 +74,7 @@ REASONS: Final[dict[Reason, tuple[str, str, str]]] = {
     R.INVALID_CONFIG: ("Cluster, Topic", "The broker rejects a key or value of `config`.", "Correct the key that the message names ([all keys](broker-configuration.md))."),
     R.MINIMUM_ISR: ("Cluster, Topic", "`min.insync.replicas` needs every replica, so `acks=all` waits while a broker restarts.", "Lower it, or raise `replicationFactor`."),
     R.USER_READY: ("User", "The user has the password, access rules and quotas of the spec.", ""),
+    R.RESERVED_USER: ("User", "The name is that of clients without authentication, or of a user who may do everything in a Cluster of another namespace.", "Give the user another `userName`, or create the User in the namespace of the Cluster."),
     R.CONFLICTING_USER: ("User", "An older User has the same user of the same Cluster.", "Delete one of the two resources, or give it another `userName`."),
     R.INVALID_ACCESS_RULE: ("User", "A rule allows an operation that its resource does not have.", "Correct the operation that the message names; nothing of the spec was applied."),
     R.NO_AUTHORIZER: ("User", "The brokers check no access rules.", "Set `authorization` in the Cluster, too, or remove it from the User."),

@@ -82,6 +82,7 @@ class Reason(StrEnum):
     # User
     USER_READY = "UserReady"
     CONFLICTING_USER = "ConflictingUser"
+    RESERVED_USER = "ReservedUser"
     INVALID_ACCESS_RULE = "InvalidAccessRule"
     NO_AUTHORIZER = "NoAuthorizer"
     OPERATOR_NOT_AUTHORIZED = "OperatorNotAuthorized"

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from millstream_harness.cluster_objects import a_cluster
 from millstream_harness.in_memory import NOW, stored
 from millstream_operator.kafka.records import (
     Acl,
@@ -27,6 +28,7 @@ from millstream_operator.reconcile.user.plan import (
     iterations_of,
     plan_removal,
     plan_user,
+    reserved,
     status_of,
     wanted_quotas,
     wanted_rules,
@@ -54,11 +56,13 @@ def simple(*acls: dict[str, Any]) -> dict[str, Any]:
     return {"type": "Simple", "acls": list(acls)}
 
 
-def user(status: Mapping[str, Any] | None = None, generation: int = 2, **spec: Any) -> User:
+def user(
+    status: Mapping[str, Any] | None = None, generation: int = 2, namespace: str = "default", **spec: Any
+) -> User:
     document = {
         "apiVersion": API_VERSION,
         "kind": "User",
-        "metadata": {"name": "alice"},
+        "metadata": {"name": "alice", "namespace": namespace},
         "spec": {"clusterRef": {"name": "default"}, **spec},
     }
     found = decode(stored(document, status, generation=generation))
@@ -244,3 +248,27 @@ def test_manifest_is_refused(spec: dict[str, Any], said: str) -> None:
 def test_quotas_have_kafkas_keys() -> None:
     quotas = {"consumerByteRate": 2, "controllerMutationRate": 0.5}
     assert wanted_quotas(user(quotas=quotas)) == {"consumer_byte_rate": 2.0, "controller_mutation_rate": 0.5}
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"authorization": {"type": "Simple", "superUsers": ["admin", "alice"]}},
+        {"config": {"super.users": "User:admin; User:alice"}},
+    ],
+)
+def test_a_super_user_belongs_to_the_namespace_of_its_cluster(spec: dict[str, Any]) -> None:
+    cluster = a_cluster(**spec)
+    assert reserved(user(namespace=cluster.namespace), cluster) is None
+    problem = reserved(user(namespace="team"), cluster)
+    assert problem is not None
+    assert problem.reason is Reason.RESERVED_USER
+    assert cluster.namespace in problem.message
+    assert reserved(user(namespace="team", userName="bob"), cluster) is None
+
+
+def test_the_name_of_clients_without_authentication_is_reserved() -> None:
+    cluster = a_cluster()
+    problem = reserved(user(namespace=cluster.namespace, userName="ANONYMOUS"), cluster)
+    assert problem is not None
+    assert "spec.userName" in problem.message

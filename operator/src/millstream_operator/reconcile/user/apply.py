@@ -45,6 +45,7 @@ from .plan import (
     plan_removal,
     plan_user,
     principal,
+    reserved,
     status_of,
 )
 
@@ -68,8 +69,10 @@ def reconcile_users(services: Services, users: Sequence[User]) -> Mapping[Key, f
 
 
 def conflict(services: Services, user: User, cluster: Cluster) -> Problem | None:
-    """The conflict with an older User of the same name, if any."""
-    return rival_problem(services, user, cluster, user.user_name, "user", Reason.CONFLICTING_USER)
+    """Why the resource must not have its user: the name is reserved, or an older User has it."""
+    return reserved(user, cluster) or rival_problem(
+        services, user, cluster, user.user_name, "user", Reason.CONFLICTING_USER
+    )
 
 
 def observe(admin: KafkaAdmin, users: Sequence[User]) -> dict[str, Observed]:

@@ -27,12 +27,14 @@ from ...kafka.records import (
     QuotaChange,
     ResourceType,
 )
-from ...models import User, UserStatus
+from ...models import Cluster, User, UserStatus
 from ...models.conditions import ConditionType, Reason
 from ...models.problem import Problem, conditions_with, shown
 from ...models.user import AclResource, Part
 from ...models.words import count_of
 
+ANONYMOUS: Final = "ANONYMOUS"
+"""The user of clients without authentication."""
 CLUSTER_NAME: Final = "kafka-cluster"
 """Kafka's name of the resource of type cluster."""
 TYPES: Final[Mapping[AclResource, ResourceType]] = {
@@ -100,6 +102,37 @@ def iterations_of(version: str) -> int:
     """The iterations of the credential for a version of the password."""
     digest = hashlib.sha256(version.encode()).digest()
     return MIN_ITERATIONS + int.from_bytes(digest[:4]) % ITERATIONS
+
+
+def reserved(user: User, cluster: Cluster) -> Problem | None:
+    """A name that would give more than the User says: its password would be another principal's."""
+    name = user.user_name
+    if name == ANONYMOUS:
+        return Problem(
+            Reason.RESERVED_USER,
+            f"{name} is the name of clients without authentication: set another spec.userName",
+        )
+    if user.namespace != cluster.namespace and name in super_users(cluster):
+        return Problem(
+            Reason.RESERVED_USER,
+            f"user {name} may do everything in Cluster {cluster.name} (super users), so its User must be in namespace"
+            f" {cluster.namespace}, like the Cluster: create it there, or set another spec.userName",
+        )
+    return None
+
+
+def super_users(cluster: Cluster) -> frozenset[str]:
+    """By name: those of `authorization`, and of a `super.users` in the Cluster's own configuration."""
+    authorization = cluster.spec.authorization
+    principals = (
+        each.strip().partition(":") for each in cluster.spec.config.get("super.users", "").split(";")
+    )
+    return frozenset(
+        (
+            *(authorization.super_users if authorization is not None else ()),
+            *(name for kind, _, name in principals if kind == "User"),
+        )
+    )
 
 
 def impossible(user: User) -> Problem | None:
