@@ -340,7 +340,7 @@ async def test_a_larger_session_takes_the_place_of_a_smaller_old_one(
 async def test_ids_are_positive_integers_of_32_bits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, drawn: Callable[[int, int], int]
 ) -> None:
-    monkeypatch.setattr("random.randint", drawn)
+    monkeypatch.setattr("secrets.randbelow", lambda limit: drawn(0, limit - 1))
     async with serving(tmp_path) as broker:
         assert (await broker.consumer.ask({0: 0})).session_id == drawn(1, (1 << 31) - 1)
 

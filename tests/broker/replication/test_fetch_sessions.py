@@ -373,7 +373,7 @@ async def test_a_session_that_is_not_this_followers_is_not_found(tmp_path: Path)
 async def test_the_id_of_a_session_is_a_positive_int32(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, largest: bool
 ) -> None:
-    monkeypatch.setattr(fetch_sessions.random, "randint", lambda low, high: high if largest else low)
+    monkeypatch.setattr(fetch_sessions.secrets, "randbelow", lambda limit: limit - 1 if largest else 0)
     async with leading(tmp_path) as leader:
         leader.fetch()
         assert leader.next[0] == (0x7FFFFFFF if largest else 1)

@@ -14,7 +14,7 @@ one for each broker.
 from __future__ import annotations
 
 import asyncio
-import random
+import secrets
 from collections.abc import Mapping
 from time import monotonic
 from typing import NamedTuple
@@ -233,7 +233,7 @@ class Sessions:
         self._count(session, size)
 
     def _new_id(self) -> int:
-        while (session_id := random.randint(1, 0x7FFFFFFF)) in self._consumers:
+        while (session_id := 1 + secrets.randbelow(0x7FFFFFFF)) in self._consumers:
             pass
         return session_id
 

@@ -17,7 +17,8 @@ import asyncio
 import logging
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple, TypeVar
 
 import jwt
 
@@ -112,6 +113,16 @@ def _token(claims: Mapping[str, Any], expected: Expected) -> Token:
     return Token(name, float(expires_at))
 
 
+T = TypeVar("T")
+
+_threads = ThreadPoolExecutor(2, "oauthbearer")
+"""Of their own: tokens of clients that nobody knows must not delay reads of the disk for others."""
+
+
+def _in_thread(function: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
+    return asyncio.get_running_loop().run_in_executor(_threads, function, *arguments)
+
+
 Verify = Callable[[str], Any]
 """Returns an awaitable `Token`; raises InvalidToken."""
 
@@ -130,14 +141,14 @@ class OAuthBearerAuthenticator:
     async def verify(self, token: str) -> Token:
         """Raises InvalidToken. Reads and verifies in a thread."""
         if self._keys is None:
-            return await asyncio.to_thread(unsigned, token, self._expected)
+            return await _in_thread(unsigned, token, self._expected)
         try:
-            key_id = (await asyncio.to_thread(jwt.get_unverified_header, token)).get("kid")
+            key_id = (await _in_thread(jwt.get_unverified_header, token)).get("kid")
         except (jwt.PyJWTError, ValueError, RecursionError):
             raise InvalidToken("it is no JSON web token") from None
         if (key := await self._keys.find(key_id)) is None:
             raise InvalidToken("its key is not among those of the provider")
-        return await asyncio.to_thread(verified, token, key, self._expected)
+        return await _in_thread(verified, token, key, self._expected)
 
 
 class OAuthBearerExchange:
