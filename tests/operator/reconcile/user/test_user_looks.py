@@ -295,6 +295,28 @@ def test_second_user_of_a_name_waits_and_takes_nothing_with_it() -> None:
     assert found.kube.objects["User", "bob"]["metadata"]["finalizers"] == []
 
 
+def test_an_older_user_of_another_namespace_does_not_get_a_super_user() -> None:
+    there = Users()
+    shared = stored(
+        cluster(
+            "default",
+            allowedNamespaces=["*"],
+            authorization={"type": "Simple", "superUsers": ["admin"]},
+        )
+    )
+    thief = user("thief", userName="admin", authentication=SCRAM, metadata={"namespace": "team"})
+    thief["spec"]["clusterRef"]["namespace"] = "ns"
+    admin = user("admin", authentication=SCRAM, metadata={"creationTimestamp": "2026-02-01T00:00:00Z"})
+    found = in_memory(shared, thief, admin, **there.answers)
+    look(found, "thief", "admin")
+    assert (condition := found.condition("User", "thief"))
+    assert condition[1] == "ReservedUser"
+    assert is_password_of(there.credentials["admin"], password(found, "admin"))
+    found.kube.objects["User", "thief"]["metadata"] |= deleted(5)
+    look(found, "thief")
+    assert "admin" in there.credentials
+
+
 def test_deletion_removes_what_the_user_had() -> None:
     there = Users()
     found = started(

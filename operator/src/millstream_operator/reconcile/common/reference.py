@@ -72,14 +72,24 @@ def clusters_of_id(services: Services, cluster_id: str) -> list[Cluster]:
     return found
 
 
-def rival(services: Services, resource: Resource, cluster: Cluster, key: ClusterKey, name: str) -> Key | None:
+def rival(
+    services: Services,
+    resource: Resource,
+    cluster: Cluster,
+    key: ClusterKey,
+    name: str,
+    within: str | None = None,
+) -> Key | None:
     """The older resource of the same kind that claims a topic or group, if any: the oldest wins.
 
-    A resource that another release would act on has no claim: that release refuses it.
+    A resource that another release would act on has no claim: that release refuses it. Nor has one of another
+    namespace than `within`, if that is given.
     """
     for claim in services.store.claims(resource.KIND, key, name):
         if claim.uid == resource.metadata.uid:
             return None
+        if within is not None and claim.key.namespace != within:
+            continue
         if may_refer(cluster, claim.key.namespace) and services.acts_in(claim.key.namespace):
             return claim.key
     return None
@@ -92,10 +102,11 @@ def rival_problem(
     name: str,
     what: str,
     reason: Reason,
+    within: str | None = None,
 ) -> Problem | None:
     """The conflict with an older resource of the same kind that names the same ``what`` (topic, group), if any."""
     key = cluster_key(resource.namespace, resource.spec.cluster_ref)
-    other = rival(services, resource, cluster, key, name)
+    other = rival(services, resource, cluster, key, name, within)
     if other is None:
         return None
     return Problem(
