@@ -60,7 +60,7 @@ def said_by_a_broker(shared_broker: InProcessBroker, tmp_path_factory: pytest.Te
         said(listeners=f"PLAINTEXT://{shared_broker.bootstrap}"),
         said(listeners="PLAINTEXT://no-such-host.invalid:0"),
         said(log_dirs=str(shared_broker.data)),
-        said(listeners="SSL://127.0.0.1:0"),
+        said(listeners="OFFICE://127.0.0.1:0"),
     ]
 
 

@@ -24,7 +24,7 @@ SCENARIOS = re.findall(r'scenarios\.put\("([a-z-]+)",', SOURCE.read_text()) + [
 ]
 
 
-VERSIONS = (KAFKA_VERSION, "3.9.0")
+VERSIONS = (KAFKA_VERSION, "3.9.1")
 
 
 @pytest.fixture(scope="module", params=VERSIONS)

@@ -20,6 +20,7 @@ from millstream_kafka.protocol import (
     alter_client_quotas,
     alter_configs,
     alter_partition_reassignments,
+    alter_user_scram_credentials,
     api_versions,
     consumer_group_heartbeat,
     controlled_shutdown,
@@ -306,6 +307,9 @@ def requests(topic: str, group: str) -> dict[Api[Any, Any], Struct]:
                     [alter_client_quotas.QuotaOperation("producer_byte_rate", 1024.0)],
                 )
             ]
+        ),
+        alter_user_scram_credentials.API: alter_user_scram_credentials.AlterUserScramCredentialsRequest(
+            [alter_user_scram_credentials.ScramCredentialDeletion(group, 1)]
         ),
         describe_user_scram_credentials.API: (
             describe_user_scram_credentials.DescribeUserScramCredentialsRequest(

@@ -323,7 +323,7 @@ def test_kafka_reads_and_writes_what_brokers_say_to_each_other(tmp_path: Path) -
     lines = tmp_path / "messages"
     lines.write_text("".join(f"{name} {encoded.hex()}\n" for name, encoded, _ in made))
     jackson = sorted((*fetched(SPARK_JARS).glob("jackson-*.jar"), *kafka_jars().glob("jackson-*.jar")))
-    classpath = os.pathsep.join([client_classpath("3.9.0"), *map(str, jackson)])
+    classpath = os.pathsep.join([client_classpath("3.9.1"), *map(str, jackson)])
     done = run(java_command(str(MESSAGES), str(lines), classpath=classpath))
     answers = done.stdout.rstrip("\n").split("\n")
     assert len(answers) == len(made) > 100

@@ -103,7 +103,7 @@ class Process:
             answer = await authentication.step(request.auth_bytes)
         except ApiError as error:
             return sasl_authenticate.SaslAuthenticateResponse(error.code, error.message, b"", 0)
-        return sasl_authenticate.SaslAuthenticateResponse(0, None, answer, 0)
+        return sasl_authenticate.SaslAuthenticateResponse(0, None, answer.auth_bytes, 0)
 
 
 def record(port: int, epoch: int = 1) -> BrokerRecord:

@@ -52,7 +52,7 @@ def alter(
         {"key": key, "value": 0.0 if value is None else value, "remove": value is None}
         for key, value in values.items()
     ]
-    entries = [{"entity": entity(names), "operations": ops}]
+    entries = [{"entity": entity(names), "ops": ops}]
     beside.same(alter_client_quotas.API, [1], entries=entries, validate_only=validate_only, but=but)
 
 
@@ -160,7 +160,7 @@ def test_an_address_with_a_user_or_client(beside: Beside, names: Names) -> None:
 
 
 def test_an_address_that_is_none(beside: Beside) -> None:
-    entries = [{"entity": entity({"ip": "not an address"}), "operations": []}]
+    entries = [{"entity": entity({"ip": "not an address"}), "ops": []}]
     beside.same(alter_client_quotas.API, entries=entries, but={"error_message": "Ours takes no host names."})
 
 
@@ -175,7 +175,7 @@ def test_a_wrong_value_changes_nothing_of_its_entity(beside: Beside) -> None:
 
 def test_a_second_alteration_of_an_entity_is_refused(beside: Beside) -> None:
     twice = [
-        {"entity": entity({"user": "dora"}), "operations": [{"key": "producer_byte_rate", "value": value}]}
+        {"entity": entity({"user": "dora"}), "ops": [{"key": "producer_byte_rate", "value": value}]}
         for value in (5.0, 7.0)
     ]
     beside.same(
@@ -189,7 +189,7 @@ def test_a_second_alteration_of_an_entity_is_refused(beside: Beside) -> None:
     beside.same(
         alter_client_quotas.API,
         [1],
-        entries=[{"entity": entity({"user": "dora"}), "operations": again}],
+        entries=[{"entity": entity({"user": "dora"}), "ops": again}],
         validate_only=True,
         but={"error_message": "Kafka's names a Java object."},
     )

@@ -51,7 +51,7 @@ def alter(beside: Beside, *, removes: bool) -> None:
     for client, (key, value) in (*QUOTAS.items(), ("last", ("producer_byte_rate", 1e9))):
         entity = [{"entity_type": "client-id", "entity_name": client}]
         operations = [{"key": key, "value": value, "remove": removes}]
-        entries = [{"entity": entity, "operations": operations}]
+        entries = [{"entity": entity, "ops": operations}]
         beside.same(alter_client_quotas.API, [1], entries=entries)
     count = 0 if removes else len(QUOTAS) + 1
     beside.until(lambda answer: len(answer["entries"]) == count, describe_client_quotas.API, 1)
