@@ -108,7 +108,7 @@ def test_a_restored_zookeeper_costs_no_record(cluster: ClusterProcesses, zookeep
     third = cluster.brokers[3]
     third.start()
     until(lambda: cluster.partitions("kept", third)[0].leader_id == -1, "it knows that nobody leads")
-    assert "was restored from an older copy" in third.said()
+    assert "coordination was restored from an older copy" in third.said()
     for number in (1, 2):
         cluster.brokers[number].start()
     cluster.await_in_sync("kept")
@@ -125,7 +125,7 @@ def test_a_restored_zookeeper_costs_no_record(cluster: ClusterProcesses, zookeep
     for one in cluster.brokers.values():
         one.start()
     cluster.await_in_sync("kept")
-    assert all(one.said().count("was restored from an older copy") == 1 for one in cluster.brokers.values())
+    assert all(one.said().count("coordination was restored from an older copy") == 1 for one in cluster.brokers.values())
     holds(cluster, kept)
 
 

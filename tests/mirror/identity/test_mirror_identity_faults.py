@@ -179,7 +179,7 @@ def test_promotion_under_load_keeps_acknowledged_records(
         Load(source.bootstrap, topic, partitions=range(PARTITIONS), name="source", pause_s=0.001),
     ):
         is_moving(mirror)
-        operator.ask("under load", topic)
+        operator.ask("under-load", topic)
         last = eventually(
             lambda: operator.look().get("lastPromotion", {}),
             lambda last: last.get("state") == "Done",
