@@ -125,7 +125,10 @@ def test_a_restored_zookeeper_costs_no_record(cluster: ClusterProcesses, zookeep
     for one in cluster.brokers.values():
         one.start()
     cluster.await_in_sync("kept")
-    assert all(one.said().count("coordination was restored from an older copy") == 1 for one in cluster.brokers.values())
+    assert all(
+        one.said().count("coordination was restored from an older copy") == 1
+        for one in cluster.brokers.values()
+    )
     holds(cluster, kept)
 
 
