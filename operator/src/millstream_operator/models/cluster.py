@@ -76,6 +76,13 @@ class ClusterSpec(Spec, frozen=True):
         inside = [listener for listener in self.listeners if listener.type == "Internal"]
         return inside[0] if inside else Listener(name="internal", type="Internal", port=9092)
 
+    @property
+    def administrators(self) -> frozenset[str]:
+        """Users who may do everything, by `authorization`, or by a `super.users` of the configuration."""
+        principals = (each.strip().partition(":") for each in self.config.get("super.users", "").split(";"))
+        named = () if self.authorization is None else self.authorization.super_users
+        return frozenset((*named, *(name for kind, _, name in principals if kind == "User")))
+
 
 class BrokerCount(Status, frozen=True):
     desired: int | None = None

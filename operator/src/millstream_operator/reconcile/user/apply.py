@@ -47,7 +47,6 @@ from .plan import (
     principal,
     reserved,
     status_of,
-    super_users,
 )
 
 READY_INTERVAL_S = 300.0
@@ -71,7 +70,7 @@ def reconcile_users(services: Services, users: Sequence[User]) -> Mapping[Key, f
 
 def conflict(services: Services, user: User, cluster: Cluster) -> Problem | None:
     """Why the resource must not have its user: the name is reserved, or an older User has it."""
-    within = cluster.namespace if user.user_name in super_users(cluster) else None
+    within = cluster.namespace if user.user_name in cluster.spec.administrators else None
     return reserved(user, cluster) or rival_problem(
         services, user, cluster, user.user_name, "user", Reason.CONFLICTING_USER, within
     )

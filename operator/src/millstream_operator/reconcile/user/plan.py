@@ -112,27 +112,13 @@ def reserved(user: User, cluster: Cluster) -> Problem | None:
             Reason.RESERVED_USER,
             f"{name} is the name of clients without authentication: set another spec.userName",
         )
-    if user.namespace != cluster.namespace and name in super_users(cluster):
+    if user.namespace != cluster.namespace and name in cluster.spec.administrators:
         return Problem(
             Reason.RESERVED_USER,
             f"user {name} may do everything in Cluster {cluster.name} (super users), so its User must be in namespace"
             f" {cluster.namespace}, like the Cluster: create it there, or set another spec.userName",
         )
     return None
-
-
-def super_users(cluster: Cluster) -> frozenset[str]:
-    """By name: those of `authorization`, and of a `super.users` in the Cluster's own configuration."""
-    authorization = cluster.spec.authorization
-    principals = (
-        each.strip().partition(":") for each in cluster.spec.config.get("super.users", "").split(";")
-    )
-    return frozenset(
-        (
-            *(authorization.super_users if authorization is not None else ()),
-            *(name for kind, _, name in principals if kind == "User"),
-        )
-    )
 
 
 def impossible(user: User) -> Problem | None:
