@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from millstream_broker.network.connection import ClientConnection
-from millstream_broker.security.scram_credentials import ScramCredential, ScramMechanism
+from millstream_broker.security.scram_credentials import ScramCredential
 from millstream_harness import loop_client
 from millstream_harness.certificates import Authority, tls_keys
 from millstream_harness.in_process_cluster import LoopCluster
@@ -17,6 +17,7 @@ from millstream_harness.members import until
 from millstream_kafka.client import ClusterClient
 from millstream_kafka.client.errors import BrokerError
 from millstream_kafka.client.security import Credential, Sasl, Security, Tls
+from millstream_kafka.scram_mechanism import ScramMechanism
 
 CONFIG = {
     "listener.security.protocol.map": "PLAINTEXT:SASL_SSL",

@@ -23,7 +23,8 @@ from millstream_harness.secured_kafka import (
     secured_kafka,
     secured_settings,
 )
-from millstream_kafka.admin.access import ScramCredential, ScramMechanism
+from millstream_kafka.admin.access import ScramCredential
+from millstream_kafka.scram_mechanism import ScramMechanism
 from millstream_operator.kafka.admin import KafkaAdmin
 
 pytestmark = pytest.mark.soak

@@ -14,15 +14,7 @@ from millstream_harness.kafka import KafkaProcess
 from millstream_harness.scenario import unique
 from millstream_harness.secured_kafka import USER, guarded_kafka, unsigned_token
 from millstream_kafka.acl import AclOperation, PatternType, PermissionType, ResourceType
-from millstream_kafka.admin.access import (
-    Acl,
-    AclFilter,
-    QuotaChange,
-    ScramCredential,
-    ScramMechanism,
-    ScramUser,
-    quota_of,
-)
+from millstream_kafka.admin.access import Acl, AclFilter, QuotaChange, ScramCredential, ScramUser, quota_of
 from millstream_kafka.admin.client import AdminClient
 from millstream_kafka.admin.records import NewTopic
 from millstream_kafka.client import (
@@ -34,6 +26,7 @@ from millstream_kafka.client import (
     Security,
 )
 from millstream_kafka.protocol.errors import ApiError
+from millstream_kafka.scram_mechanism import ScramMechanism
 
 pytestmark = pytest.mark.soak
 
@@ -61,7 +54,7 @@ def value(text: str) -> Credential:
 
 
 def logging_in(kafka: KafkaProcess, user: str, password: str) -> ClusterClient:
-    login = Sasl(SHA_512.kafka_name, value(user), value(password))
+    login = Sasl(SHA_512.label, value(user), value(password))
     return ClusterClient(kafka.addresses["CLEAR"], security=Security(sasl=login))
 
 

@@ -11,12 +11,8 @@ from hypothesis import strategies as st
 
 from millstream_broker.coordination.entities import Entity
 from millstream_broker.security.invented_credentials import InventedCredentials
-from millstream_broker.security.scram_credentials import (
-    MIN_ITERATIONS,
-    ScramCredential,
-    ScramCredentials,
-    ScramMechanism,
-)
+from millstream_broker.security.scram_credentials import ScramCredential, ScramCredentials
+from millstream_kafka.scram_mechanism import MIN_ITERATIONS, ScramMechanism
 
 SHA_256, SHA_512 = ScramMechanism
 SECRET = b"secret of the cluster"

@@ -14,12 +14,7 @@ import pytest
 from millstream_broker.coordination.entities import Entity
 from millstream_broker.security.invented_credentials import InventedCredentials
 from millstream_broker.security.mechanisms.scram import ScramAuthenticator, ScramExchange
-from millstream_broker.security.scram_credentials import (
-    MIN_ITERATIONS,
-    ScramCredential,
-    ScramCredentials,
-    ScramMechanism,
-)
+from millstream_broker.security.scram_credentials import ScramCredential, ScramCredentials
 from millstream_harness.in_process import connected, running
 from millstream_kafka.client.connection import Connection
 from millstream_kafka.client.scram import ScramClient
@@ -29,6 +24,7 @@ from millstream_kafka.protocol import (
     describe_user_scram_credentials,
 )
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
+from millstream_kafka.scram_mechanism import MIN_ITERATIONS, ScramMechanism
 
 SHA_256, SHA_512 = ScramMechanism
 SECRET = b"secret of the cluster"

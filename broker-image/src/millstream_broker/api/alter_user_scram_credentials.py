@@ -19,17 +19,12 @@ from millstream_kafka.protocol.alter_user_scram_credentials import (
     ScramCredentialUpsertion,
 )
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
+from millstream_kafka.scram_mechanism import MAX_ITERATIONS, MIN_ITERATIONS, ScramMechanism
 
 from ..network.handlers import RequestContext, handler
 from ..runtime.slices import gather_in_slices
 from ..security.acl.rights import on_cluster
-from ..security.scram_credentials import (
-    MAX_ITERATIONS,
-    MIN_ITERATIONS,
-    ScramCredential,
-    ScramCredentials,
-    ScramMechanism,
-)
+from ..security.scram_credentials import ScramCredential, ScramCredentials
 
 MAX_BYTES = 1024
 """Longest salt and salted password."""

@@ -14,8 +14,10 @@ from bisect import bisect, bisect_left
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from millstream_kafka.scram_mechanism import MIN_ITERATIONS, ScramMechanism
+
 from ..coordination.entities import Entity
-from .scram_credentials import MIN_ITERATIONS, ScramCredential, ScramCredentials, ScramMechanism
+from .scram_credentials import ScramCredential, ScramCredentials
 
 
 class Shape(NamedTuple):

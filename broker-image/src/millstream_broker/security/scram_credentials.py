@@ -9,46 +9,16 @@ from __future__ import annotations
 
 import base64
 import binascii
-import hashlib
-import hmac
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from enum import IntEnum
+
+from millstream_kafka.scram_mechanism import MIN_ITERATIONS, ScramMechanism
 
 from ..coordination.coordination import Coordination
 from ..coordination.entities import Entity
 
-MIN_ITERATIONS, MAX_ITERATIONS = 4096, 16_384
-
 log = logging.getLogger(__name__)
-
-
-class ScramMechanism(IntEnum):
-    """The mechanisms, by their numbers in the protocol."""
-
-    SCRAM_SHA_256 = 1
-    SCRAM_SHA_512 = 2
-
-    @property
-    def label(self) -> str:
-        """As in SaslHandshake, and as the key of the configuration."""
-        return self.name.replace("_", "-")
-
-    @property
-    def digest(self) -> str:
-        return "sha256" if self is ScramMechanism.SCRAM_SHA_256 else "sha512"
-
-    def hmac(self, key: bytes, message: bytes) -> bytes:
-        return hmac.digest(key, message, self.digest)
-
-    def hash(self, message: bytes) -> bytes:
-        return hashlib.new(self.digest, message).digest()
-
-    @property
-    def size(self) -> int:
-        """Bytes of a key."""
-        return hashlib.new(self.digest).digest_size
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,25 +13,9 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from ..acl import AclOperation, PatternType, PermissionType, ResourceType
+from ..scram_mechanism import MIN_ITERATIONS, ScramMechanism
 
 SALT_BYTES = 24
-MIN_ITERATIONS, MAX_ITERATIONS = 4096, 16_384
-"""Kafka's range of a stored credential."""
-
-
-class ScramMechanism(IntEnum):
-    SCRAM_SHA_256 = 1
-    SCRAM_SHA_512 = 2
-
-    @property
-    def kafka_name(self) -> str:
-        """As in sasl.mechanism."""
-        return self.name.replace("_", "-")
-
-    @property
-    def digest(self) -> str:
-        """The hash function, as hashlib names it."""
-        return f"sha{self.name.rpartition('_')[2]}"
 
 
 class ScramUser(NamedTuple):

@@ -38,15 +38,8 @@ from ..protocol.describe_client_quotas import (
 from ..protocol.describe_user_scram_credentials import DescribeUserScramCredentialsRequest, UserName
 from ..protocol.errors import ApiError, ErrorCode
 from ..protocol.schema import Struct
-from .access import (
-    Acl,
-    AclFilter,
-    QuotaChange,
-    QuotaOf,
-    ScramCredential,
-    ScramMechanism,
-    ScramUser,
-)
+from ..scram_mechanism import ScramMechanism
+from .access import Acl, AclFilter, QuotaChange, QuotaOf, ScramCredential, ScramUser
 from .records import Refusal
 
 _ANY_NAME = 2

@@ -15,11 +15,12 @@ from ..protocol import sasl_authenticate, sasl_handshake
 from ..protocol.errors import ErrorCode
 from ..protocol.sasl_authenticate import SaslAuthenticateRequest
 from ..protocol.sasl_handshake import SaslHandshakeRequest
+from ..scram_mechanism import ScramMechanism
 from .errors import AuthenticationFailed, one_line
-from .scram import DIGESTS, ScramClient, ScramError
+from .scram import ScramClient, ScramError
 
 PLAIN = "PLAIN"
-MECHANISMS = (PLAIN, *DIGESTS)
+MECHANISMS = (PLAIN, *(mechanism.label for mechanism in ScramMechanism))
 """Mechanisms of a user name and a password."""
 OAUTHBEARER = "OAUTHBEARER"
 """The mechanism of a token (KIP-255)."""

@@ -16,11 +16,12 @@ import hmac
 import secrets
 from typing import Final
 
+from ..scram_mechanism import MIN_ITERATIONS, ScramMechanism
 from .errors import one_line
 
-DIGESTS: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
-MIN_ITERATIONS, MAX_ITERATIONS = 4096, 100_000
-"""Kafka's own range ends at 16,384: a hostile server must not keep the client busy for long."""
+MECHANISMS: Final = {mechanism.label: mechanism for mechanism in ScramMechanism}
+MAX_ITERATIONS: Final = 100_000
+"""Stored credentials have fewer: a hostile server must not keep the client busy for long."""
 _GS2_HEADER: Final = "n,,"
 
 
@@ -32,7 +33,7 @@ class ScramClient:
     """One exchange; call its methods once, in order."""
 
     def __init__(self, mechanism: str, username: str, password: str, nonce: str = "") -> None:
-        self._digest = DIGESTS[mechanism]
+        self._mechanism = MECHANISMS[mechanism]
         self._password = password.encode()
         self._nonce = nonce or secrets.token_urlsafe(24)
         name = username.replace("=", "=3D").replace(",", "=2C")
@@ -54,15 +55,16 @@ class ScramClient:
             raise ScramError(
                 f"it requires {iterations} iterations: {MIN_ITERATIONS} to {MAX_ITERATIONS} are allowed"
             )
-        salted = hashlib.pbkdf2_hmac(self._digest, self._password, salt, iterations)
-        client_key = self._hmac(salted, b"Client Key")
-        stored_key = hashlib.new(self._digest, client_key).digest()
+        salted = hashlib.pbkdf2_hmac(self._mechanism.digest, self._password, salt, iterations)
+        client_key = self._mechanism.hmac(salted, b"Client Key")
+        stored_key = self._mechanism.hash(client_key)
         without_proof = f"c={base64.b64encode(_GS2_HEADER.encode()).decode()},r={nonce}"
         message = ",".join((self._bare, server.decode(), without_proof)).encode()
         proof = bytes(
-            one ^ other for one, other in zip(client_key, self._hmac(stored_key, message), strict=True)
+            one ^ other
+            for one, other in zip(client_key, self._mechanism.hmac(stored_key, message), strict=True)
         )
-        self._signature = self._hmac(self._hmac(salted, b"Server Key"), message)
+        self._signature = self._mechanism.hmac(self._mechanism.hmac(salted, b"Server Key"), message)
         return f"{without_proof},p={base64.b64encode(proof).decode()}".encode()
 
     def verify(self, server: bytes) -> None:
@@ -72,9 +74,6 @@ class ScramClient:
             raise ScramError(f"it refused the proof: {one_line(error)}")
         if not self._signature or not hmac.compare_digest(_base64(said.get("v", "")), self._signature):
             raise ScramError("it does not prove that it knows the password: another server may pose as it")
-
-    def _hmac(self, key: bytes, message: bytes) -> bytes:
-        return hmac.digest(key, message, self._digest)
 
 
 def _attributes(message: bytes) -> dict[str, str]:

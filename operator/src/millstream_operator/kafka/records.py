@@ -13,18 +13,10 @@ from typing import NamedTuple
 from millstream_kafka import group_mark
 from millstream_kafka.acl import OPERATIONS as POSSIBLE_OPERATIONS
 from millstream_kafka.acl import AclOperation, PatternType, PermissionType, ResourceType
-from millstream_kafka.admin.access import (
-    MAX_ITERATIONS,
-    MIN_ITERATIONS,
-    Acl,
-    AclFilter,
-    QuotaChange,
-    ScramCredential,
-    ScramMechanism,
-    ScramUser,
-)
+from millstream_kafka.admin.access import Acl, AclFilter, QuotaChange, ScramCredential, ScramUser
 from millstream_kafka.admin.records import BrokersState, ConfigChange, NewTopic, Reassignment, Refusal
 from millstream_kafka.protocol.list_offsets import EARLIEST, LATEST
+from millstream_kafka.scram_mechanism import MAX_ITERATIONS, MIN_ITERATIONS, ScramMechanism
 from millstream_kafka.topic_owner import KEY as OWNER
 
 __all__ = [

@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 
+from millstream_kafka.scram_mechanism import ScramMechanism
+
 from ...config.config import BrokerConfig, Listener, ListenerConfig
 from ...config.listener_keys import prefix
 from ...config.sasl_keys import HANDLER, JAAS, JWKS_URL, OAUTHBEARER, PLAIN, UNSECURED
 from ..authentication import Authenticator, Mechanisms
-from ..scram_credentials import ScramCredentials, ScramMechanism
+from ..scram_credentials import ScramCredentials
 from .inter_broker import MECHANISM
 from .json_web_keys import JsonWebKeys
 from .oauthbearer import Expected, OAuthBearerAuthenticator

@@ -21,10 +21,11 @@ import secrets
 
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 from millstream_kafka.protocol.schema import Bytes
+from millstream_kafka.scram_mechanism import ScramMechanism
 
 from ..authentication import Identity, Step
 from ..invented_credentials import InventedCredentials
-from ..scram_credentials import ScramCredential, ScramCredentials, ScramMechanism
+from ..scram_credentials import ScramCredential, ScramCredentials
 
 _NAME = r"(?:[^=,\0]|=2C|=3D)+"
 _EXTENSIONS = r"(?P<extensions>(?:,[A-Za-z]+=[^,\0]+)*)"
