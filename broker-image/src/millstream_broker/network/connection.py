@@ -46,7 +46,7 @@ from .outbox import Outbox
 from .pending import Pending
 from .produce_runs import LARGEST, MOST, Run, find_run
 from .produce_shortcut import Known, ProduceShortcut
-from .routes import API_VERSIONS, HEAD, OF_LOGIN, Route
+from .routes import API_VERSIONS, OF_LOGIN, Route, response_frame
 from .shared import AUTHENTICATION_S, MAX_UNAUTHENTICATED_BYTES, SMALL_BYTES, Shared
 
 PIPELINE_DEPTH = 256
@@ -425,8 +425,7 @@ class ClientConnection:
             (correlation_id,) = _SIZE.unpack_from(frame, _KEY_AND_VERSION.size)
             context = self._context_of(version, None)
             response = registration.handle(context, registration.api.request())
-            body = registration.api.encode_response(0, response)
-            self._out.put(HEAD.pack(len(body) + 4, correlation_id) + body)
+            self._out.put(response_frame(registration.api, 0, correlation_id, response))
             return
         if registration is None:
             raise CloseConnection(f"a request of the unknown API {key} (version {version})")

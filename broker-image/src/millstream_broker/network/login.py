@@ -27,7 +27,7 @@ from millstream_kafka.protocol.schema import Struct
 
 from ..security.authentication import Authentication, LoginState
 from .handlers import CloseConnection, Handlers, RequestContext
-from .routes import API_VERSIONS, HEAD
+from .routes import API_VERSIONS, response_frame
 
 _SIZE = struct.Struct(">i")
 ContextOf = Callable[[int, str | None], RequestContext]
@@ -82,7 +82,7 @@ class LoginFrames:
             raise CloseConnection("a request that cannot be read, before authentication") from None
 
         def framed(version: int, response: Struct) -> bytes:
-            return _framed(api, version, correlation_id, response)
+            return response_frame(api, version, correlation_id, response)
 
         if authentication.is_complete:
             return self._after(authentication, api, version, frame, offset, framed)
@@ -182,10 +182,3 @@ def _decoded(api: Api[Any, Any], version: int, frame: bytes, offset: int) -> Any
     if not api.serves(version):
         raise CloseConnection(f"a request of {api.name} in version {version}, before authentication")
     return api.decode_few(version, memoryview(frame), offset)
-
-
-def _framed(api: Api[Any, Any], version: int, correlation_id: int, response: Struct) -> bytes:
-    body = (b"\0" if api.has_flexible_response_header(version) else b"") + api.encode_response(
-        version, response
-    )
-    return HEAD.pack(len(body) + HEAD.size - _SIZE.size, correlation_id) + body

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from millstream_kafka.protocol.api import Api
 from millstream_kafka.protocol.schema import Struct
 from millstream_process.histogram import Histogram
 
@@ -23,9 +24,21 @@ API_VERSIONS = 18
 OF_LOGIN = frozenset({17, 36})
 """SaslHandshake, SaslAuthenticate: on a listener with authentication, `login` handles them."""
 
-HEAD = struct.Struct(">ii")
+_HEAD = struct.Struct(">ii")
 """The size and header of a response."""
 _FLEXIBLE_HEAD = struct.Struct(">iix")
+_SIZE_BYTES = 4
+
+
+def head_of(api: Api[Any, Any], version: int) -> struct.Struct:
+    """The size and header of a response of that version."""
+    return _FLEXIBLE_HEAD if api.has_flexible_response_header(version) else _HEAD
+
+
+def response_frame(api: Api[Any, Any], version: int, correlation_id: int, response: Any) -> bytes:
+    """A response outside the routes, as a frame."""
+    head, body = head_of(api, version), api.encode_response(version, response)
+    return head.pack(head.size + len(body) - _SIZE_BYTES, correlation_id) + body
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +65,8 @@ def routes_of(handlers: Handlers, stats: Stats, first_update: asyncio.Event | No
         api = registration.api
         of_api = stats.api(api.name)
         for version in range(api.served[0], api.served[1] + 1):
-            head = _FLEXIBLE_HEAD if api.has_flexible_response_header(version) else HEAD
             routes[key, version] = Route(
-                registration, version, head, of_api, copied=not registration.pipelined
+                registration, version, head_of(api, version), of_api, copied=not registration.pipelined
             )
     return routes
 
