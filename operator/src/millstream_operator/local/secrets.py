@@ -52,8 +52,15 @@ def write(folder: Path, namespace: str, keys: Iterable[SecretKey], secrets: Secr
         for parent in (folder, file.parent):
             parent.mkdir(mode=0o700, exist_ok=True)
         if not file.exists() or file.read_bytes() != value:
-            aside = file.with_name(f"..{key.key}")  # no key has this name
-            aside.unlink(missing_ok=True)
-            with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
-                out.write(value)
-            aside.replace(file)
+            replace_file(file, value)
+
+
+def replace_file(file: Path, content: bytes) -> None:
+    """Replace the file of a key by one that only the user can read, in one step. OSError."""
+    aside = file.with_name(f"..{file.name}")  # no key has this name
+    aside.unlink(missing_ok=True)
+    with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
+        out.write(content)
+        out.flush()
+        os.fsync(out.fileno())
+    aside.replace(file)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import os
 import shutil
 import uuid
 from collections.abc import Mapping
@@ -18,7 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from .clusters import folder_name
-from .secrets import Values
+from .secrets import Values, replace_file
 
 Manifest = dict[str, Any]
 REST: Final = ".secret"
@@ -81,19 +80,9 @@ class UserSecrets:
             if not file.name.startswith(".") and file.name not in values:
                 file.unlink()
         for key, value in values.items():
-            _replace(where / key, value)
+            replace_file(where / key, value)
         rest = {"metadata": {**metadata, "resourceVersion": uuid.uuid4().hex}}
-        _replace(where / REST, msgspec.json.encode(rest))  # last: its version is that of the values
+        replace_file(where / REST, msgspec.json.encode(rest))  # last: its version is that of the values
 
     def _where(self, namespace: str, name: str) -> Path:
         return self.folder / folder_name(namespace, name)
-
-
-def _replace(file: Path, content: bytes) -> None:
-    aside = file.with_name(f"..{file.name}")
-    aside.unlink(missing_ok=True)
-    with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
-        out.write(content)
-        out.flush()
-        os.fsync(out.fileno())
-    aside.replace(file)
