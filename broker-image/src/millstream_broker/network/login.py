@@ -25,7 +25,7 @@ from millstream_kafka.protocol.sasl_authenticate import SaslAuthenticateRequest,
 from millstream_kafka.protocol.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 from millstream_kafka.protocol.schema import Struct
 
-from ..security.authentication import Authentication, LoginState
+from ..security.authentication import AFTER_THE_END, Authentication, LoginState
 from .handlers import CloseConnection, Handlers, RequestContext
 from .routes import API_VERSIONS, response_frame
 
@@ -126,8 +126,7 @@ class LoginFrames:
         code = ErrorCode.ILLEGAL_SASL_STATE
         if api is sasl_handshake.API:
             return framed(version, SaslHandshakeResponse(code))
-        message = "SaslAuthenticate request received after successful authentication"
-        return framed(version, SaslAuthenticateResponse(code, message))
+        return framed(version, SaslAuthenticateResponse(code, AFTER_THE_END))
 
 
 def _handshake(

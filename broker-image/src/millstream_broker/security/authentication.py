@@ -36,6 +36,10 @@ LEAST_BETWEEN_S = 1.0
 """A client may authenticate again once a second, as in Kafka."""
 
 
+AFTER_THE_END = "SaslAuthenticate request received after successful authentication"
+"""Kafka's words."""
+
+
 class Identity(NamedTuple):
     """The result of an exchange."""
 
@@ -180,10 +184,7 @@ class Authentication:
         """The response to one token. Raises ApiError, after which a new exchange may begin."""
         exchange, self._exchange = self._exchange, None
         if exchange is None:
-            raise ApiError(
-                ErrorCode.ILLEGAL_SASL_STATE,
-                "SaslAuthenticate request received after successful authentication",
-            )
+            raise ApiError(ErrorCode.ILLEGAL_SASL_STATE, AFTER_THE_END)
         answer, identity = await self._verified(exchange, auth_bytes)
         if identity is None:
             self._exchange = exchange
