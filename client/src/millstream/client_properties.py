@@ -1,6 +1,6 @@
 """Kafka's client properties, in Java's spelling or librdkafka's, as librdkafka's settings. No message has a value.
 
-What both clients know under one name stays as it is, and so does what only librdkafka knows.
+Settings that both clients have under one name, and those of librdkafka alone, do not change.
 
     sasl.jaas.config                                    user name and password, or a client's id and secret
     ssl.truststore.location, ssl.truststore.certificates    authorities, in PEM format

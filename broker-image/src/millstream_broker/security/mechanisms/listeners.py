@@ -1,4 +1,4 @@
-"""The mechanisms of each listener, from the configuration as it is at the moment."""
+"""The mechanisms of each listener, by the present configuration."""
 
 from __future__ import annotations
 

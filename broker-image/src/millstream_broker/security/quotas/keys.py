@@ -30,7 +30,7 @@ ALL = frozenset(OF_CLIENTS) | frozenset(OF_IPS)
 
 
 def check(key: str, value: float, *, of_ip: bool) -> str:
-    """The value as it is stored; raises ApiError for an impossible one."""
+    """The text to store for a value. Raises ApiError if the key may not have it."""
     rule = (OF_IPS if of_ip else OF_CLIENTS).get(key)
     if rule is None:
         raise _invalid(f"Invalid configuration key {key}")

@@ -20,7 +20,7 @@ K = TypeVar("K")
 
 
 class SensorKey(NamedTuple):
-    """Who is counted together."""
+    """Clients whose use is added up."""
 
     user: str | None = None
     """None: whoever uses the client id."""

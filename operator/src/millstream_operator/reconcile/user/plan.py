@@ -1,7 +1,7 @@
 """User: the plan for a user's credential, access rules and quotas, and its status; pure.
 
 The resource decides: the user has the access rules and quotas of the spec, and no others. A part that the spec never
-had (authentication, authorization, quotas) stays as it is; one that it no longer has is removed.
+had (authentication, authorization, quotas) is left alone; one that it no longer has is removed.
 
 Brokers say of a credential only its iterations. So each version of the password's Secret has its own number of
 iterations: other ones show that Kafka has another password, such as after a restore.
