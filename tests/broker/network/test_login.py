@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from millstream_broker.broker import Broker
-from millstream_broker.network import connection, shared
+from millstream_broker.network import admission, connection, shared
 from millstream_harness.in_process import running
 from millstream_harness.members import until
 from millstream_kafka.client.connection import Connection
@@ -100,7 +100,7 @@ async def test_a_client_that_does_not_authenticate_is_closed(
     broker: Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    monkeypatch.setattr(connection, "AUTHENTICATION_S", 0.05)
+    monkeypatch.setattr(admission, "AUTHENTICATION_S", 0.05)
     silent = await connect(broker)
     chosen = await connect(broker)
     await handshake(chosen)
@@ -111,13 +111,13 @@ async def test_a_client_that_does_not_authenticate_is_closed(
 
 
 async def test_a_client_that_has_authenticated_stays(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "AUTHENTICATION_S", 0.05)
+    monkeypatch.setattr(admission, "AUTHENTICATION_S", 0.05)
     client = await connect(broker)
     await handshake(client)
     await token(client)
     (served,) = broker.server.connections
     assert isinstance(served, connection.ClientConnection)
-    assert served._timer is None
+    assert served._admission._timer is None
     await groups(client)
     await client.close()
 
@@ -125,7 +125,7 @@ async def test_a_client_that_has_authenticated_stays(broker: Broker, monkeypatch
 async def test_large_requests_before_authentication_are_limited_together(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "MAX_UNAUTHENTICATED_BYTES", 1_000_000)
+    monkeypatch.setattr(admission, "MAX_UNAUTHENTICATED_BYTES", 1_000_000)
     cut_off = struct.pack(">ihhih", 400_000, 36, 2, 1, -1) + b"x" * 1000
     open_ones = [await asyncio.open_connection("127.0.0.1", port(broker)) for _ in range(3)]
     for _, writer in open_ones[:2]:
@@ -166,8 +166,8 @@ async def test_authenticating_after_the_end_of_the_session_has_a_time_limit(
     await token(client)
     (served,) = broker.server.connections
     assert isinstance(served, connection.ClientConnection)
-    await until(lambda: served._access is broker.server.before_authentication)
-    monkeypatch.setattr(connection, "AUTHENTICATION_S", 0.05)
+    await until(lambda: served._admission.access is broker.server.before_authentication)
+    monkeypatch.setattr(admission, "AUTHENTICATION_S", 0.05)
     assert (await handshake(client)).error_code == 0
     await until(lambda: not broker.server.connections)
     assert "not authenticated within" in caplog.text

@@ -12,7 +12,7 @@ import pytest
 
 from millstream_broker.broker import Broker
 from millstream_broker.coordination.entities import DEFAULT, Entity
-from millstream_broker.network import connection
+from millstream_broker.network import requests
 from millstream_broker.network.connection import ClientConnection
 from millstream_broker.security.mechanisms.inter_broker import InterBroker
 from millstream_harness.in_process import connected, create, running
@@ -82,7 +82,7 @@ def connection_of(broker: Broker) -> ClientConnection:
 
 def end_pause(muted: ClientConnection) -> None:
     """As if the throttle time were over."""
-    muted._unmuted()
+    muted.unmute()
 
 
 async def test_a_producer_beyond_its_quota_is_answered_at_once_and_then_not_read(tmp_path: Path) -> None:
@@ -347,7 +347,7 @@ async def test_without_quotas_no_request_is_charged(tmp_path: Path, monkeypatch:
     def charge(*_: object) -> None:
         raise AssertionError("a request is charged")
 
-    monkeypatch.setattr(connection, "Charge", charge)
+    monkeypatch.setattr(requests, "Charge", charge)
     async with with_topic(tmp_path) as (broker, client):
         await limit(broker, Entity(ip=DEFAULT), connection_creation_rate="1000")
         await producing(client)
