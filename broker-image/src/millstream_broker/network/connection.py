@@ -61,6 +61,7 @@ class ClientConnection:
         "_server",
         "active_at",
         "authentication",
+        "connection_id",
         "host",
         "listener",
         "peer",
@@ -86,6 +87,7 @@ class ClientConnection:
         self._mute = Mute(server.loop, server.stats)
         self._out = Outbox(channel, server.loop, server.stats, self._drained, self.fail)
         self._requests = ConnectionRequests(server, self, self._admission, self._out, self._mute)
+        self.connection_id = self._requests.connection_id
         self.pending = self._requests.pending
         self._admission.begin(self.close)
         channel.watch_readable(self._readable)

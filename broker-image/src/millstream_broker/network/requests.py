@@ -65,12 +65,12 @@ class ConnectionRequests:
     __slots__ = (
         "_admission",
         "_connection",
-        "_connection_id",
         "_context",
         "_mute",
         "_out",
         "_server",
         "_shortcut",
+        "connection_id",
         "pending",
         "route",
     )
@@ -79,9 +79,9 @@ class ConnectionRequests:
         self, server: Shared, connection: Requester, admission: Admission, out: Outbox, mute: Mute
     ) -> None:
         self._server = server
+        self.connection_id = next(server.connection_ids)
         self._connection: Requester | None = connection
         """None once it is closed."""
-        self._connection_id = next(server.connection_ids)
         self._admission = admission
         self._out = out
         self._mute = mute
@@ -342,7 +342,7 @@ class ConnectionRequests:
             or context.session is not session
         ):
             context = self._context = RequestContext(
-                version, client_id, session, self._admission.authentication, self._connection_id
+                version, client_id, session, self._admission.authentication, self.connection_id
             )
         return context
 
