@@ -51,6 +51,13 @@ def test_a_stack_is_a_field(formatter: logging.Formatter) -> None:
     assert line["exception"].splitlines()[-1] == "LookupError: nobody"
 
 
+def test_an_event_in_plain_text_is_one_line_whatever_a_client_sends() -> None:
+    event = record("closed %s", "x\n2026-11-30 ERROR forged\r\x1b[2J\u2028\ud800 ü\t")
+    assert logs.PlainFormatter("%(message)s").format(event) == (
+        r"closed x\n2026-11-30 ERROR forged\r\x1b[2J\u2028\ud800 ü" + "\t"
+    )
+
+
 def test_fields_of_the_process_are_on_each_line() -> None:
     assert json.loads(logs.JsonFormatter(broker=3).format(record("x")))["broker"] == 3
 
