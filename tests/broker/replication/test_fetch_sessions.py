@@ -509,3 +509,18 @@ async def test_a_topic_made_anew_is_another_one_to_a_session(tmp_path: Path) -> 
         isr = leader.partition().isr
         assert isr is not None
         assert isr.followers[THEM].log_end == 1
+
+
+async def test_another_principal_neither_continues_nor_ends_a_session(tmp_path: Path) -> None:
+    async with leading(tmp_path) as leader:
+        theirs = consumer()
+        mine = theirs._replace(session=theirs.session._replace(principal="User:mallory"))
+        begun = answered(leader.sessions, fetch(wanted(0), wanted(1), replica=-1), theirs, 12)
+        assert isinstance(begun, FetchResponse)
+        session = begun.session_id, 1
+        for request in (fetch(session=session, replica=-1), fetch(session=(session[0], 5), replica=-1)):
+            assert refusal(leader, request, mine) is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+        answered(leader.sessions, fetch(wanted(0), session=(session[0], 0), replica=-1), mine, 12)
+        continued = answered(leader.sessions, fetch(session=session, replica=-1), theirs, 12)
+        assert isinstance(continued, FetchResponse)
+        assert continued.session_id == session[0]

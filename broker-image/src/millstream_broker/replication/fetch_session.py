@@ -111,6 +111,7 @@ class Session:
         "created",
         "epoch",
         "is_follower",
+        "principal",
         "replica_id",
         "session_id",
         "used",
@@ -131,8 +132,13 @@ class Session:
         *,
         reads_followers: bool = False,
         by_id: bool = False,
+        principal: str = "",
     ) -> None:
-        """For one request; see `identify`. ``by_id``: requests contain ids of topics, not names."""
+        """For one request; see `identify`. ``by_id``: requests contain ids of topics, not names.
+
+        ``principal`` is the consumer's.
+        """
+        self.principal = principal
         self.session_id = 0
         self.replica_id = replica_id
         self.is_follower = replica_id >= 0

@@ -1,10 +1,10 @@
 """The broker's fetch sessions (KIP-227), and their owners (see `fetch_session`).
 
-A consumer's session is not authenticated: any client that names its id and next epoch continues it. There are
-`max.incremental.fetch.session.cache.slots` of them. A session unused for EVICTION_MS makes room for any other, and one
-that is older than that for a larger one; otherwise the client gets session 0, and does without. All consumers' sessions
-together have at most MOST_PARTITIONS: a client that would exceed them gets session 0, too, and a session that would
-grow beyond them ends.
+A consumer's session belongs to the principal that began it: any connection of that principal that names its id and
+next epoch continues it. There are `max.incremental.fetch.session.cache.slots` of them. A session unused for
+EVICTION_MS makes room for any other, and one that is older than that for a larger one; otherwise the client gets
+session 0, and does without. All consumers' sessions together have at most MOST_PARTITIONS: a client that would exceed
+them gets session 0, too, and a session that would grow beyond them ends.
 
 A follower's session belongs to a broker in one incarnation, over one connection that has authenticated as that broker's
 (`FollowerKey`). That broker's next connection begins a new session, which ends its old one; nobody else can. There is
@@ -111,7 +111,7 @@ class Sessions:
                 return _refused(request)
             session = self._of_follower(request, FollowerKey(peer, connection_id), version >= IDS_SINCE)
         else:
-            session = self._of_consumer(request, version)
+            session = self._of_consumer(request, version, client.principal)
             if self._authorizer.is_enabled:
                 session.authorize(FetchRights.now(self._authorizer, client))
         try:
@@ -194,10 +194,13 @@ class Sessions:
 
     # Consumers
 
-    def _of_consumer(self, request: FetchRequest, version: int) -> Session:
+    def _of_consumer(self, request: FetchRequest, version: int, principal: str) -> Session:
         session_id, epoch, by_id = request.session_id, request.session_epoch, version >= IDS_SINCE
+        found = self._consumers.get(session_id)
+        if found is not None and found.principal != principal:
+            found = None
         if epoch in (FULL, SESSIONLESS):
-            if session_id:
+            if found is not None:
                 self._end(session_id)
             session = Session(
                 self._replicas,
@@ -205,11 +208,11 @@ class Sessions:
                 self._settings,
                 reads_followers=version >= RACKS_SINCE,
                 by_id=by_id,
+                principal=principal,
             )
             if epoch == FULL:
                 self._begin(session, _size(request))
             return session
-        found = self._consumers.get(session_id)
         if found is None:
             raise ApiError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         _next(found, request, by_id)
