@@ -8,7 +8,16 @@ import pytest
 
 from millstream_broker.security import brake as module
 from millstream_broker.security.authentication import Authentication
-from millstream_broker.security.brake import FORGET_S, FREE, LONGEST_S, MOST_KNOWN, MOST_WAIT_S, Brake
+from millstream_broker.security.brake import (
+    FORGET_S,
+    FREE,
+    LONGEST_NAME,
+    LONGEST_S,
+    MOST_KNOWN,
+    MOST_WAIT_S,
+    Brake,
+    brake_key,
+)
 from millstream_broker.security.mechanisms.plain import PlainAuthenticator
 from millstream_kafka.protocol.errors import ApiError
 
@@ -96,3 +105,22 @@ async def test_guesses_of_clients_are_slowed(monkeypatch: pytest.MonkeyPatch) ->
         assert await attempt(b"\0alice\0wrong") == "Authentication failed: Invalid username or password"
     assert await attempt(b"\0alice\0right") == "Authentication failed: too many failures"
     assert await attempt(b"\0bob\0other") == "User:bob"
+
+
+def test_long_names_take_little_memory() -> None:
+    name = "u" * 500_000
+    key = brake_key("10.0.0.1", name)
+    assert len(key[1]) < LONGEST_NAME
+    assert key != brake_key("10.0.0.1", name + "v")
+    assert brake_key("10.0.0.1", "alice") == ("10.0.0.1", "alice")
+
+
+async def test_a_failure_of_a_long_name_is_kept_short() -> None:
+    brake = Brake()
+    authentication = Authentication(
+        "CLEAR", "10.0.0.1", {"PLAIN": PlainAuthenticator(lambda: USERS)}, is_required=True, brake=brake
+    )
+    authentication.begin("PLAIN")
+    with pytest.raises(ApiError):
+        await authentication.step(b"\0" + b"u" * 500_000 + b"\0wrong")
+    assert [len(user) for _, user in brake._failures] == [64]

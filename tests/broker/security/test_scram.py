@@ -13,7 +13,7 @@ import pytest
 
 from millstream_broker.coordination.entities import Entity
 from millstream_broker.security.invented_credentials import InventedCredentials
-from millstream_broker.security.mechanisms.scram import ScramAuthenticator, ScramExchange
+from millstream_broker.security.mechanisms.scram import MAX_BYTES, ScramAuthenticator, ScramExchange
 from millstream_broker.security.scram_credentials import ScramCredential, ScramCredentials
 from millstream_harness.in_process import connected, running
 from millstream_kafka.client.connection import Connection
@@ -167,6 +167,27 @@ async def test_the_header_that_is_signed_must_be_the_one_that_was_sent(
     monkeypatch.setattr("millstream_kafka.client.scram._GS2_HEADER", "y,,")
     with pytest.raises(ApiError):
         await exchange.step(client.final(first.auth_bytes))
+
+
+@pytest.mark.parametrize("now", [{}, {SHA_256.label: credential(SHA_256, "another").as_text()}])
+async def test_a_credential_that_changes_before_the_proof_no_longer_counts(now: Mapping[str, str]) -> None:
+    stored = {SHA_256.label: credential(SHA_256, "secret").as_text()}
+    tree = Tree(alice=stored)
+    known = ScramCredentials(cast(Any, tree))
+    client = ScramClient(SHA_256.label, "alice", "secret")
+    exchange = ScramAuthenticator(SHA_256, known, SECRET).begin()
+    first = await exchange.step(client.first())
+    tree.entity_configs[Entity(user="alice")] = now
+    with pytest.raises(ApiError, match="invalid credentials"):
+        await exchange.step(client.final(first.auth_bytes))
+
+
+async def test_a_message_that_is_too_long_is_refused_before_it_is_read() -> None:
+    known = users_with(SHA_256, alice="secret")
+    longest = b"n,,n=alice,r=" + b"x" * MAX_BYTES
+    assert (await ScramAuthenticator(SHA_256, known, SECRET).begin().step(longest[:MAX_BYTES])).auth_bytes
+    with pytest.raises(ApiError, match="invalid credentials"):
+        await ScramAuthenticator(SHA_256, known, SECRET).begin().step(longest)
 
 
 async def test_a_proof_counts_once() -> None:

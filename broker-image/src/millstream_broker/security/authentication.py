@@ -29,7 +29,7 @@ from typing import NamedTuple, Protocol
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 from millstream_kafka.protocol.schema import Bytes
 
-from .brake import Brake
+from .brake import Brake, brake_key
 from .session import ANONYMOUS, ClientSession, PeerBroker
 
 LEAST_BETWEEN_S = 1.0
@@ -214,7 +214,7 @@ class Authentication:
         user = exchange.guesses(auth_bytes)
         if not user:
             return await exchange.step(auth_bytes)
-        key, loop = (self.session.host, user), asyncio.get_running_loop()
+        key, loop = brake_key(self.session.host, user), asyncio.get_running_loop()
         wait_s = self._brake.wait_s(key, loop.time())
         if wait_s is None:
             raise ApiError(ErrorCode.SASL_AUTHENTICATION_FAILED, "Authentication failed: too many failures")

@@ -8,6 +8,7 @@ behind the same address.
 
 from __future__ import annotations
 
+import hashlib
 from typing import NamedTuple
 
 FREE = 10
@@ -18,8 +19,18 @@ MOST_WAIT_S = 10.0
 FORGET_S = 15 * 60.0
 MOST_KNOWN = 10_000
 
+LONGEST_NAME = 256
+"""Longest name that is kept as it is: clients choose names, of up to half a megabyte, that nobody needs to have."""
+
 Key = tuple[str, str]
-"""Address and user."""
+"""Address and user, see `brake_key`."""
+
+
+def brake_key(host: str, user: str) -> Key:
+    """A key of bounded size."""
+    if len(user) > LONGEST_NAME:
+        user = hashlib.sha256(user.encode("utf-8", "surrogatepass")).hexdigest()
+    return host, user
 
 
 class Failures(NamedTuple):

@@ -9,6 +9,9 @@ As in Kafka, there is neither SASLprep nor channel binding. A user without a cre
 same, and fails at the proof like a wrong password: nobody learns which users there are (`invented_credentials`). Only
 the client runs the expensive function; a server computes three HMACs. Delegation tokens (the extension `tokenauth`) do
 not exist here.
+
+A message has MAX_BYTES at most: until the client's proof arrives, or its time is over, a server keeps parts of the
+first one. If the credential is replaced or deleted meanwhile, the proof fails.
 """
 
 from __future__ import annotations
@@ -27,6 +30,8 @@ from ..authentication import Identity, Step
 from ..invented_credentials import InventedCredentials
 from ..scram_credentials import ScramCredential, ScramCredentials
 
+MAX_BYTES = 8192
+"""Longest message: the longest name that a user can have takes half of it."""
 _NAME = r"(?:[^=,\0]|=2C|=3D)+"
 _EXTENSIONS = r"(?P<extensions>(?:,[A-Za-z]+=[^,\0]+)*)"
 _NONCE = r"r=(?P<nonce>[\x21-\x2b\x2d-\x7e]+)"
@@ -68,20 +73,23 @@ class ScramExchange:
         self._invented = invented
         self._nonce = nonce or secrets.token_urlsafe(24)
         self._user = ""
-        self._bare = self._server_first = self._header = ""
+        self._header = self._signed = b""
+        """What the client's proof covers, except for its last message; empty until the first one."""
         self._credential: ScramCredential | None = None
         self._is_known = False
         """Whether the user has a credential; if not, `_credential` is an invented one."""
 
     def guesses(self, auth_bytes: Bytes) -> str:
-        return self._user if self._server_first else ""
+        return self._user if self._signed else ""
 
     async def step(self, auth_bytes: Bytes) -> Step:
+        if len(auth_bytes) > MAX_BYTES:
+            raise self._failed()
         try:
             message = str(auth_bytes, "utf-8")
         except UnicodeDecodeError:
             raise self._failed() from None
-        return self._final(message) if self._server_first else self._first(message)
+        return self._final(message) if self._signed else self._first(message)
 
     def _first(self, message: str) -> Step:
         found = _FIRST.fullmatch(message)
@@ -96,28 +104,30 @@ class ScramExchange:
         credential = self._credentials.get(self._user, self._mechanism)
         self._is_known = credential is not None
         self._credential = credential = credential or self._invented.of(self._user)
-        self._header, self._bare = found["gs2"], found["bare"]
+        self._header = found["gs2"].encode()
         self._nonce = found["nonce"] + self._nonce
         salt = base64.b64encode(credential.salt).decode()
-        self._server_first = f"r={self._nonce},s={salt},i={credential.iterations}"
-        return Step(self._server_first.encode())
+        answer = f"r={self._nonce},s={salt},i={credential.iterations}"
+        self._signed = f"{found['bare']},{answer},".encode()
+        return Step(answer.encode())
 
     def _final(self, message: str) -> Step:
         mechanism, found = self._mechanism, _FINAL.fullmatch(message)
         if found is None or not hmac.compare_digest(found["nonce"].encode(), self._nonce.encode()):
             raise self._failed()
-        if _decoded(found["channel"]) not in (self._header.encode(), b"n,,"):
+        if _decoded(found["channel"]) not in (self._header, b"n,,"):
             raise self._failed()
-        signed = f"{self._bare},{self._server_first},{found['without_proof']}".encode()
+        signed = self._signed + found["without_proof"].encode()
         credential = self._credential
         assert credential is not None
+        is_present = self._credentials.get(self._user, mechanism) == credential
         proof, signature = _decoded(found["proof"]), mechanism.hmac(credential.stored_key, signed)
         if len(proof) != mechanism.size:
             raise self._failed()
         client_key = bytes(one ^ other for one, other in zip(proof, signature, strict=True))
         is_right = hmac.compare_digest(mechanism.hash(client_key), credential.stored_key)
         server_signature = mechanism.hmac(credential.server_key, signed)
-        if not (is_right and self._is_known):
+        if not (is_right and self._is_known and is_present):
             raise self._failed()
         answer = f"v={base64.b64encode(server_signature).decode()}"
         return Step(answer.encode(), Identity(f"User:{self._user}"))
