@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import resource
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -37,11 +38,20 @@ from .shared import Shared
 MOST_HELD = 1000
 """Connections beyond the rate of their address that are kept open to be closed later; others are closed at once."""
 
+FILES_SHARE = 8
+"""Divisor: of the file descriptors that the process may have, three in this many are for logs and other brokers."""
+
 log = logging.getLogger(__name__)
 
 
 Listening = tuple[Listener, socket.socket]
 """A listener with the port that it got, and its socket."""
+
+
+def most_descriptors() -> int:
+    """Most file descriptors for connections of clients."""
+    allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return 2**31 if allowed == resource.RLIM_INFINITY else allowed - 3 * allowed // FILES_SHARE
 
 
 def bind(listener: Listener) -> Listening:
@@ -77,6 +87,7 @@ class Server(Shared):
             config.integer("sasl.server.max.receive.size"),
             LoginFrames(handlers, lambda: config.integer("connection.failed.authentication.delay.ms") / 1000),
         )
+        self._most_descriptors = most_descriptors()
         self.max_idle_s = config.integer("connections.max.idle.ms") / 1000
         self._config = config
         self._listeners = listeners
@@ -185,21 +196,27 @@ class Server(Shared):
         return self._config.of_listener(listener, mechanism).integer("connections.max.reauth.ms")
 
     def _refusal(self, host: str, listener: Listener) -> str | None:
-        """Why a new connection exceeds a limit. Handshakes that are under way count."""
-        config, handshakes = self._config, self.handshakes
-        count = len(self.connections) + len(handshakes.running)
-        if count >= (most := config.integer("max.connections")):
-            return f"max.connections={most} is reached"
+        """Why a new connection exceeds a limit. Handshakes that are under way count.
+
+        Limits of the broker as a whole do not count on a listener for brokers alone: clients must not keep them apart.
+        """
+        config, handshakes, connections = self._config, self.handshakes, self.connections
+        count = len(connections) + len(handshakes.running)
+        if listener.name != self._rates.protected:
+            if count >= (most := config.integer("max.connections")):
+                return f"max.connections={most} is reached"
+            if count + len(self.held) >= self._most_descriptors:
+                return (
+                    f"{count} connections leave too few file descriptors for logs and brokers: raise the limit of open"
+                    " files (ulimit -n), or set max.connections"
+                )
         most = config.integer("max.connections.per.ip")
-        if count >= most and (
-            sum(connection.host == host for connection in self.connections) + handshakes.of_host(host) >= most
-        ):
+        if count >= most and connections.of_host[host] + handshakes.of_host(host) >= most:
             return f"max.connections.per.ip={most} is reached"
         key = f"{prefix(listener.name)}max.connections"
         if config.is_set(key) and count >= (most := config.integer(key)):
             name = listener.name
-            own = sum(each.listener == name for each in self.connections) + handshakes.of_listener(name)
-            if own >= most:
+            if connections.of_listener[name] + handshakes.of_listener(name) >= most:
                 return f"{key}={most} is reached"
         return None
 

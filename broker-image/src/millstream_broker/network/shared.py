@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections import deque
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterator
 from typing import Protocol
 
 from ..runtime.request_memory import RequestMemory
@@ -36,6 +36,43 @@ class Served(Protocol):
     pending: deque[Pending]
 
     def close(self, reason: str = "", level: int = ...) -> None: ...
+
+
+class Connections(Collection[Served]):
+    """The connections of a server, and how many each address and each listener has."""
+
+    def __init__(self) -> None:
+        self._all: set[Served] = set()
+        self.of_host: Counter[str] = Counter()
+        self.of_listener: Counter[str] = Counter()
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def __iter__(self) -> Iterator[Served]:
+        return iter(self._all)
+
+    def __contains__(self, connection: object) -> bool:
+        return connection in self._all
+
+    def add(self, connection: Served) -> None:
+        """A new one."""
+        self._all.add(connection)
+        self.of_host[connection.host] += 1
+        self.of_listener[connection.listener] += 1
+
+    def discard(self, connection: Served) -> None:
+        """One that ends; a second call changes nothing."""
+        if connection in self._all:
+            self._all.remove(connection)
+            _count_down(self.of_host, connection.host)
+            _count_down(self.of_listener, connection.listener)
+
+
+def _count_down(counts: Counter[str], key: str) -> None:
+    counts[key] -= 1
+    if not counts[key]:
+        del counts[key]
 
 
 class Access:
@@ -85,7 +122,7 @@ class Shared:
         """Announced bytes of incomplete requests before authentication."""
         self.connection_ids = itertools.count(1)
         self.unreadable = unreadable
-        self.connections: set[Served] = set()
+        self.connections = Connections()
         self.large = LargeRequests(memory)
         self.large_of_brokers = LargeRequests(memory, is_of_brokers=True)
         """Separate from clients' requests, which must not delay traffic between brokers."""

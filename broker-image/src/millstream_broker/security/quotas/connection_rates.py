@@ -34,7 +34,7 @@ class ConnectionRates:
         self._quotas = quotas
         self._windows = windows
         self._limit_of = limit_of
-        self._protected = protected
+        self.protected = protected
         self._listeners: dict[str | None, SampledRate] = {}
         self._addresses: Sensors[str, SampledRate] = Sensors(lambda: SampledRate(windows))
 
@@ -60,7 +60,7 @@ class ConnectionRates:
 
     def _limits(self, listener: str) -> list[tuple[str | None, int]]:
         """The limits of a connection."""
-        subject = (listener,) if listener == self._protected else (BROKER, listener)
+        subject = (listener,) if listener == self.protected else (BROKER, listener)
         limits = ((of, self._limit_of(of)) for of in subject)
         return [(of, limit) for of, limit in limits if limit < UNLIMITED]
 
