@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
+from millstream_kafka.client import Security
 from millstream_operator.kafka.admin import KafkaAdmin
 from millstream_operator.kafka.pools import AdminPool
 from millstream_operator.models import ConsumerGroup, decode_as
@@ -25,7 +26,7 @@ class OneAdmin(AdminPool):
         super().__init__()
         self.admin = admin
 
-    def at(self, bootstrap: str) -> KafkaAdmin:
+    def at(self, bootstrap: str, security: Security | None = None) -> KafkaAdmin:
         return self.admin
 
 

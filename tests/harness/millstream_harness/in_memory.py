@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import msgspec
 
+from millstream_kafka.client import Security
 from millstream_operator.kafka.admin import KafkaAdmin
 from millstream_operator.kafka.pools import AdminPool
 from millstream_operator.kubernetes.client import FIELD_MANAGER, Kube, KubeError, Manifest, Manifests
@@ -170,7 +171,7 @@ class _OneCluster(AdminPool):
         super().__init__()
         self.brokers = brokers
 
-    def at(self, bootstrap: str) -> KafkaAdmin:
+    def at(self, bootstrap: str, security: Security | None = None) -> KafkaAdmin:
         return cast(KafkaAdmin, self.brokers)
 
 

@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+from millstream_operator.kafka.client_config import ClientConfig
 from millstream_operator.kubernetes.client import Kube
 from millstream_operator.main import operate, wait_for_crds
 from millstream_operator.manager.leadership import Leadership, LeaseName
@@ -162,13 +163,13 @@ def main(
         topic_kafka.READY_INTERVAL_S = float(interval)
     known = dict(address.split("=", 1) for address in addresses)
 
-    def address_of(cluster: Cluster) -> str:
-        return known.get(cluster.name, "127.0.0.1:1")  # nothing listens there
+    def reach(kube: Kube, cluster: Cluster) -> ClientConfig:
+        return ClientConfig(known.get(cluster.name, "127.0.0.1:1"))  # nothing listens there
 
     kube = Kube.connect()
     wait_for_crds(kube)
     leadership = Leadership(kube, LeaseName(*lease.split("/")), identity)
-    services = Services(kube, address_of=address_of)
+    services = Services(kube, reach=reach)
     asyncio.run(operate(services, namespaces.split(","), liveness, leadership, parse_address(metrics)))
 
 

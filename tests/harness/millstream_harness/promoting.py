@@ -53,9 +53,8 @@ class MortalAdmin(KafkaAdmin):
 class Pool(AdminPool):
     """The operator's clients, any write of which may be its last."""
 
-    def at(self, bootstrap: str) -> KafkaAdmin:
-        with self._lock:
-            return self._admins.setdefault(bootstrap, MortalAdmin(bootstrap))
+    def new(self, bootstrap: str) -> KafkaAdmin:
+        return MortalAdmin(bootstrap)
 
 
 @dataclass

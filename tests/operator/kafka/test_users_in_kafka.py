@@ -18,6 +18,7 @@ from millstream_kafka.admin.client import AdminClient
 from millstream_kafka.admin.records import NewTopic
 from millstream_kafka.client import AuthenticationFailed, ClusterClient, Credential, Sasl, Security
 from millstream_operator.kafka.admin import KafkaAdmin
+from millstream_operator.kafka.client_config import ClientConfig
 from millstream_operator.kafka.records import Acl, AclOperation, PatternType, PermissionType, ResourceType
 from millstream_operator.models import User, decode_as
 from millstream_operator.reconcile.user.apply import observe, reconcile_users
@@ -61,7 +62,7 @@ class Operated:
         self.name = unique("user")
         manifest = stored(resource("User", self.name, clusterRef={"name": "default"}, **spec))
         self.kube = MemoryKube(stored(cluster("default")), manifest)
-        self.services = Services(self.kube, address_of=lambda _: bootstrap)
+        self.services = Services(self.kube, reach=lambda *_: ClientConfig(bootstrap))
         self.services.store.put(self.kube.objects["Cluster", "default"])
         self.admin: KafkaAdmin = self.services.admins.at(bootstrap)
 

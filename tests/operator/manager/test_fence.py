@@ -11,6 +11,7 @@ from millstream_harness.in_memory import InMemory, deleted, in_memory, stored
 from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.manifests import cluster, group, topic
 from millstream_operator.kafka.admin import KafkaAdmin
+from millstream_operator.kafka.client_config import ClientConfig
 from millstream_operator.kafka.pools import AdminPool
 from millstream_operator.kafka.records import EARLIEST, ConfigChange, NewTopic, Partition
 from millstream_operator.kubernetes.client import KubeError
@@ -49,7 +50,9 @@ def broker(empty_broker: InProcessBroker) -> InProcessBroker:
 def fenced(broker: InProcessBroker, lease: Lease) -> Iterator[InMemory]:
     """A Cluster with real brokers, and an operator that writes while the Lease is valid."""
     found = in_memory(stored(cluster("default")))
-    services = dataclasses.replace(found.services, admins=AdminPool(), address_of=lambda _: broker.bootstrap)
+    services = dataclasses.replace(
+        found.services, admins=AdminPool(), reach=lambda *_: ClientConfig(broker.bootstrap)
+    )
     services.obey(lease.check)
     object.__setattr__(found, "services", services)
     yield found

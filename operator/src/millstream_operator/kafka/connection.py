@@ -19,6 +19,8 @@ from typing import Any, NoReturn, TypeVar
 
 from millstream_kafka.admin.client import AdminClient
 from millstream_kafka.client import BrokerError, ClusterClient, RequestTimedOut, UnsupportedApi
+from millstream_kafka.client.errors import SecurityFailed
+from millstream_kafka.client.security import Security
 from millstream_kafka.protocol import (
     describe_acls,
     describe_client_quotas,
@@ -82,6 +84,8 @@ class KafkaConnection:
         self, bootstrap: str, client_id: str = "millstream-operator", fence: Fence = no_fence
     ) -> None:
         self.bootstrap = bootstrap
+        self.security: Security | None = None
+        """Of new connections; None for plain text without a login."""
         self._fence = fence
         self._client_id = client_id
         self._lock, self._pauses = threading.Lock(), threading.Lock()
@@ -152,11 +156,11 @@ class KafkaConnection:
             try:
                 self._client = self._open()
             except (ApiError, BrokerError, ValueError) as error:
-                failure = (
-                    "no broker of the cluster runs"
-                    if self.bootstrap == NOWHERE
-                    else f"no broker answers at {self.bootstrap}"
-                )
+                failure = f"no broker answers at {self.bootstrap}"
+                if self.bootstrap == NOWHERE:
+                    failure = "no broker of the cluster runs"
+                elif isinstance(error, SecurityFailed):
+                    failure = f"no connection to {self.bootstrap}: {error}"
                 self._refuse_for_a_while(failure, begun, error)
             return self._client
 
@@ -170,6 +174,7 @@ class KafkaConnection:
             lookup_timeout=REQUEST_TIMEOUT_S,  # may have to wait for another thread's request
             retry_timeout=0,
             before_request=self._before,
+            security=self.security,
         )
         try:
             KAFKA.run(client.metadata([]))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Hashable
 
+from millstream_kafka.client.security import Security
+
 from .admin import KafkaAdmin
 from .connection import Fence, no_fence
 
@@ -17,9 +19,16 @@ class AdminPool:
         self._lock = threading.Lock()
         self._admins: dict[str, KafkaAdmin] = {}
 
-    def at(self, bootstrap: str) -> KafkaAdmin:
+    def at(self, bootstrap: str, security: Security | None = None) -> KafkaAdmin:
+        """The brokers at that address. ``security``: of connections from now on; open ones stay."""
         with self._lock:
-            return self._admins.setdefault(bootstrap, KafkaAdmin(bootstrap, fence=lambda: self.fence()))
+            if (admin := self._admins.get(bootstrap)) is None:
+                admin = self._admins[bootstrap] = self.new(bootstrap)
+            admin.security = security
+            return admin
+
+    def new(self, bootstrap: str) -> KafkaAdmin:
+        return KafkaAdmin(bootstrap, fence=lambda: self.fence())
 
     def retry(self, bootstrap: str) -> None:
         """Let the next call to a cluster connect again, of which a broker has just become ready."""

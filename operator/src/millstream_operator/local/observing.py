@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from ..kafka.admin import KafkaAdmin
@@ -44,10 +43,5 @@ class ObservingAdmin(KafkaAdmin):
 
 
 class ObservingPool(AdminPool):
-    def __init__(self) -> None:
-        super().__init__()
-        self._guard = threading.Lock()
-
-    def at(self, bootstrap: str) -> KafkaAdmin:
-        with self._guard:
-            return self._admins.setdefault(bootstrap, ObservingAdmin(bootstrap))
+    def new(self, bootstrap: str) -> KafkaAdmin:
+        return ObservingAdmin(bootstrap)

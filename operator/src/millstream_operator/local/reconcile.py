@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..kafka.client_config import ClientConfig
 from ..kafka.connection import NOWHERE
 from ..kafka.pools import AdminPool
 from ..kafka.records import AdminError
@@ -118,7 +119,7 @@ class Pass:
             store=Store(checks=not isinstance(admins, ObservingPool)),  # `up` has checked what `status` reads
             admins=admins,
             pace=None,
-            address_of=self._address,
+            reach=lambda _, cluster: ClientConfig(self._address(cluster)),
             workloads=LocalWorkloads(self.folder, changes=not isinstance(admins, ObservingPool)),
             launcher=spark.LocalLauncher(),
         )
@@ -209,13 +210,13 @@ class Pass:
         cluster_id = cluster.status.cluster_id
         if running and cluster_id is None:
             try:
-                cluster_id = self.services.admins.at(local.bootstrap).cluster_id()
+                cluster_id = self.services.brokers_of(cluster).cluster_id()
             except AdminError:
                 cluster_id = None
         strays = None
         if running:
             with contextlib.suppress(AdminError):
-                strays = self.services.admins.at(local.bootstrap).strays()
+                strays = self.services.brokers_of(cluster).strays()
         said = [cluster_plan.ready_condition(problem, running, desired)]
         if (of_strays := stray_plan.condition(strays)) is not None:
             said.append(of_strays)
@@ -363,9 +364,7 @@ class Pass:
 
         def go_on(mirror: MirrorMaker, *, late: bool = False) -> Promotion:
             taken = taken_name(self.services, mirror, lambda cluster: self._local(cluster).bootstrap)
-            return taken or advance(
-                self.services, mirror, self._address, reports, late=late, workers=not late
-            )
+            return taken or advance(self.services, mirror, reports, late=late, workers=not late)
 
         promotion = go_on(mirror)
         if promotion.is_over and local.stop():

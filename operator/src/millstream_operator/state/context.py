@@ -8,19 +8,21 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Protocol
 
+from ..kafka.admin import KafkaAdmin
+from ..kafka.client_config import ClientConfig
 from ..kafka.lag_age import OffsetTimes
 from ..kafka.pools import AdminPool, OwnAdmins
 from ..kubernetes.client import Kube
 from ..models import BatchLoad, Cluster, ConsumerGroup
 from ..models.consumers import Consumers, Decide
 from ..models.problem import Problem
-from ..resources.cluster import bootstrap_of
 from ..resources.images import Images, SparkRole
 from ..resources.volumes import VolumeOwnership
 from .cache import Store
 from .event_budget import Budget
 from .group_memory import GroupMemory
 from .metrics import Metrics
+from .platform import platform_client
 from .status_throttle import Pace
 from .upgrade_queue import UpgradeQueue
 
@@ -86,13 +88,26 @@ class Services:
     """A random part of names that must not come twice, whatever was restored."""
     acts_in: Callable[[str], bool] = lambda namespace: True
     """Whether this release acts in a namespace (see manager/claims.py). Raises KubeError if that is unknown."""
-    # The address at which the operator reaches a Cluster's brokers; outside Kubernetes it differs from that of clients.
-    address_of: Callable[[Cluster], str] = bootstrap_of
+    reach: Callable[[Kube, Cluster], ClientConfig] = platform_client
+    """How the operator connects to a Cluster's brokers; outside Kubernetes they have other addresses."""
 
     @property
     def release(self) -> str:
         """Identifies the settings that this operator gives every Cluster."""
         return self.images.release(self.volume_ownership)
+
+    def client_of(self, cluster: Cluster) -> ClientConfig:
+        """How the operator connects to a Cluster's brokers."""
+        return self.reach(self.kube, cluster)
+
+    def address_of(self, cluster: Cluster) -> str:
+        """The address at which the operator reaches a Cluster's brokers."""
+        return self.client_of(cluster).bootstrap
+
+    def brokers_of(self, cluster: Cluster) -> KafkaAdmin:
+        """The Cluster's brokers."""
+        found = self.client_of(cluster)
+        return self.admins.at(found.bootstrap, found.security)
 
     def obey(self, fence: Callable[[], None]) -> None:
         """Call ``fence`` before each write to Kubernetes or brokers; it raises if writing is not allowed."""

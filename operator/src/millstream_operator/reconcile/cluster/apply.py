@@ -75,7 +75,7 @@ def reconcile_cluster(services: Services, cluster: Cluster) -> float:
         services.upgrade_queue.leave(services.store, key_for(cluster))
         look.problem = problem
         return _report(services, cluster, look, (), NOWHERE)
-    admin = services.admins.at(services.address_of(cluster))
+    admin = services.brokers_of(cluster)
     current = live["spec"].get("replicas") if live else None
     view = View(admin) if look.ready else View(None)
     replicas = scale(cluster, current, view, look)
@@ -184,6 +184,6 @@ def _cluster_id(services: Services, cluster: Cluster, ready: int) -> str | None:
     if cluster.status.cluster_id or not ready:
         return cluster.status.cluster_id
     try:
-        return services.admins.at(services.address_of(cluster)).cluster_id()
+        return services.brokers_of(cluster).cluster_id()
     except AdminError:
         return None  # ready a moment ago: the next look decides

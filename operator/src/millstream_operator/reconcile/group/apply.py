@@ -51,7 +51,7 @@ def reconcile_groups(services: Services, groups: Sequence[ConsumerGroup]) -> Map
     _stop_forbidden(services, [group for group in groups if key_for(group) in found.again])
     if found.cluster is not None:
         address = services.address_of(found.cluster)
-        admin = services.admins.at(address)
+        admin = services.brokers_of(found.cluster)
         found.again.update(_delete(services, admin, found.deleted))
         times = services.offset_times.setdefault(address, OffsetTimes())
         bootstrap = bootstrap_of(found.cluster) if services.workloads is None else address

@@ -36,7 +36,7 @@ def begin(
     if isinstance(cluster, Problem):
         return cluster
     rerun = load.spec.rerun if asks.trigger is runs.Trigger.RERUN else None
-    partitions = find_ends(services.admins.at(services.address_of(cluster)), load, rerun)
+    partitions = find_ends(services.brokers_of(cluster), load, rerun)
     if isinstance(partitions, Problem):
         return partitions
     return runs.begin(load, asks, partitions, services.now(), services.nonce())
@@ -51,4 +51,4 @@ def scheduled_problem(services: Services, load: BatchLoad) -> Problem | None:
     cluster = find_cluster(services, load.namespace, load.spec.cluster_ref)
     if isinstance(cluster, Problem):
         return cluster
-    return check_topics(services.admins.at(services.address_of(cluster)), load)
+    return check_topics(services.brokers_of(cluster), load)

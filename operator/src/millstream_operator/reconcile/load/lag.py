@@ -22,7 +22,7 @@ def with_lag(services: Services, load: BatchLoad) -> BatchLoadStatus:
     cluster = find_cluster(services, load.namespace, load.spec.cluster_ref)
     if isinstance(cluster, Problem):
         return load.status
-    admin = services.admins.at(services.address_of(cluster))
+    admin = services.brokers_of(cluster)
     now_ms = int(services.now().timestamp() * 1000)
     measured = services.metrics.lags.clock()
     try:

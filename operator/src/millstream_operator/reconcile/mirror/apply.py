@@ -53,7 +53,7 @@ def reconcile_mirror(services: Services, mirror: MirrorMaker) -> float:
     pods, before = len(_pods(services, mirror)), mirror.status.replicas or 0
     late = is_over(mirror) and pods + before > 0
     promotion = taken_name(services, mirror, bootstrap_of, _running) or advance(
-        services, mirror, services.address_of, reports, late=late, workers=pods > 0
+        services, mirror, reports, late=late, workers=pods > 0
     )
     mirror = promotion.mirror
     # A worker may create a replica just before it ends. So the status keeps its pods until a later look has succeeded.

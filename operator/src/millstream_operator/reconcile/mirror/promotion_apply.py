@@ -54,13 +54,10 @@ WITHDRAWN = "spec.promote no longer has the request; topics that it had promoted
 
 logger = logging.getLogger(__name__)
 
-AddressOf = Callable[[Cluster], str]
-
 
 def advance(
     services: Services,
     mirror: MirrorMaker,
-    address_of: AddressOf,
     reports: Callable[[], Sequence[WorkerReport]],
     *,
     late: bool = False,
@@ -72,7 +69,7 @@ def advance(
     ``late``: workers may have created more replicas since all topics were promoted. ``workers``: whether some may still
     run.
     """
-    found = _go_on(services, mirror, address_of, reports, late=late, workers=workers)
+    found = _go_on(services, mirror, reports, late=late, workers=workers)
     if not found.runs:
         services.outside.forget(key_for(mirror))
     return found
@@ -81,7 +78,6 @@ def advance(
 def _go_on(
     services: Services,
     mirror: MirrorMaker,
-    address_of: AddressOf,
     reports: Callable[[], Sequence[WorkerReport]],
     *,
     late: bool,
@@ -95,7 +91,7 @@ def _go_on(
         last = cancelled(begun_one, WITHDRAWN, services.now())
     if mirror.spec.promote is None:
         return Promotion(mirror, last)
-    target = _admin(services, mirror, mirror.spec.target, address_of)
+    target = _admin(services, mirror, mirror.spec.target)
     if promote is None:
         return Promotion(mirror, last, condition(mirror, last, _again(last, target, reports)))
     request = f"request {promote.request_id}"
@@ -106,7 +102,7 @@ def _go_on(
     if isinstance(target, Problem):
         return _waits(mirror, target.reason, f"{request}: target: {target.message}")
     try:
-        return _advance(services, mirror, promote, target, address_of, reports, workers=workers)
+        return _advance(services, mirror, promote, target, reports, workers=workers)
     except AdminError as error:
         return (
             Promotion(mirror, last, condition(mirror, last))
@@ -135,7 +131,6 @@ def _advance(
     mirror: MirrorMaker,
     promote: Promote,
     target: KafkaAdmin,
-    address_of: AddressOf,
     reports: Callable[[], Sequence[WorkerReport]],
     *,
     workers: bool,
@@ -173,7 +168,6 @@ def _advance(
             planned,
             seen,
             target,
-            address_of,
             reports,
             last.time,
             resumed=not is_new,
@@ -206,7 +200,6 @@ def _promote(
     planned: Plan,
     seen: Observed,
     target: KafkaAdmin,
-    address_of: AddressOf,
     reports: Callable[[], Sequence[WorkerReport]],
     begun_at: datetime,
     *,
@@ -249,7 +242,7 @@ def _promote(
         planned.origins,
         [*planned.gone, *gone],
     )
-    source_ends = _source_ends(services, mirror, done, seen, address_of, reports())
+    source_ends = _source_ends(services, mirror, done, seen, reports())
     promoted = sorted(done.topics if resumed else done.waiting)
     last = ended(promote, done, promoted, found.ends, source_ends, services.now())
     return Promotion(mirror, last, condition(mirror, last), looked=True)
@@ -274,7 +267,6 @@ def _source_ends(
     mirror: MirrorMaker,
     planned: Plan,
     seen: Observed,
-    address_of: AddressOf,
     reports: Sequence[WorkerReport],
 ) -> dict[Partition, SourceEnd]:
     """The ends of the source's logs by partition of the target: read now, else from the workers' last notes."""
@@ -292,7 +284,7 @@ def _source_ends(
         for where, note in noted.items():
             if where.topic in topics and note.source_topic == topics[where.topic] and note.source_end >= 0:
                 found[where] = SourceEnd(note.source_end, max(time_of(note.seen_ms), known_at))
-        admin = _admin(services, mirror, source, address_of)
+        admin = _admin(services, mirror, source)
         if not isinstance(admin, Problem):
             with contextlib.suppress(AdminError):
                 found |= _read_ends(admin, topics, prefix_of(mirror, source))
@@ -318,12 +310,10 @@ def _read_ends(admin: KafkaAdmin, topics: Mapping[str, str], prefix: str) -> dic
     return {Partition(same[where.topic], where.partition): SourceEnd(end) for where, end in ends.items()}
 
 
-def _admin(
-    services: Services, mirror: MirrorMaker, place: MirrorTarget, address_of: AddressOf
-) -> KafkaAdmin | Problem:
+def _admin(services: Services, mirror: MirrorMaker, place: MirrorTarget) -> KafkaAdmin | Problem:
     if place.cluster_ref is not None:
         cluster = find_cluster(services, mirror.namespace, place.cluster_ref)
-        return cluster if isinstance(cluster, Problem) else services.admins.at(address_of(cluster))
+        return cluster if isinstance(cluster, Problem) else services.brokers_of(cluster)
     if place.tls is not None or place.sasl is not None:
         return Problem(Reason.CREDENTIALS_MISSING, "the operator has no credentials")
     return services.outside.of(key_for(mirror)).at(place.bootstrap or "")

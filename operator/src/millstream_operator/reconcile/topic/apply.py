@@ -37,7 +37,7 @@ def reconcile_topics(services: Services, topics: Sequence[Topic]) -> Mapping[Key
     """One look at Topics of one Cluster; returns seconds until the next look by Topic."""
     found = partition_by_readiness(services, topics, conflict, _title)
     if found.cluster is not None:
-        admin = services.admins.at(services.address_of(found.cluster))
+        admin = services.brokers_of(found.cluster)
         found.again.update(_delete(services, admin, found.deleted))
         found.again.update(_bring_about(services, found.cluster, admin, found.wanted))
     return found.again

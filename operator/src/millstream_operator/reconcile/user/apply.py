@@ -62,7 +62,7 @@ def reconcile_users(services: Services, users: Sequence[User]) -> Mapping[Key, f
     """One look at Users of one Cluster; returns seconds until the next look by User."""
     found = partition_by_readiness(services, users, conflict, _title)
     if found.cluster is not None:
-        admin = services.admins.at(services.address_of(found.cluster))
+        admin = services.brokers_of(found.cluster)
         found.again.update(_delete(services, admin, found.deleted))
         found.again.update(_bring_about(services, admin, found.wanted))
     return found.again
