@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import hmac
 from enum import IntEnum
@@ -32,7 +33,18 @@ class ScramMechanism(IntEnum):
     def hash(self, message: bytes) -> bytes:
         return hashlib.new(self.digest, message).digest()
 
+    def keys(self, salted_password: bytes) -> tuple[bytes, bytes]:
+        """Stored key and server key (RFC 5802, 3): they verify a proof of the password, but do not compute it."""
+        return self.hash(self.hmac(salted_password, b"Client Key")), self.hmac(salted_password, b"Server Key")
+
     @property
     def size(self) -> int:
         """Bytes of a key."""
         return hashlib.new(self.digest).digest_size
+
+
+def stored(salt: bytes, stored_key: bytes, server_key: bytes, iterations: int) -> str:
+    """A credential as brokers store it, in the configuration of its user (KIP-84)."""
+    parts = {"salt": salt, "stored_key": stored_key, "server_key": server_key}
+    texts = [f"{name}={base64.b64encode(value).decode()}" for name, value in parts.items()]
+    return ",".join([*texts, f"iterations={iterations}"])

@@ -60,7 +60,10 @@ async def test_the_example_of_the_rfc() -> None:
     salt = base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
     known = credentials(user={SHA_256.label: credential(SHA_256, "pencil", salt).as_text()})
     exchange = ScramExchange(
-        SHA_256, known, InventedCredentials(SHA_256, known, SECRET), "%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0"
+        SHA_256,
+        lambda user: (known.of(user)[SHA_256],),
+        InventedCredentials(SHA_256, known, SECRET),
+        "%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0",
     )
     first = await exchange.step(b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO")
     nonce = b"r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0"

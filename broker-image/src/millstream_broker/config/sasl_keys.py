@@ -66,6 +66,15 @@ SASL_KEYS = (
         dynamic_of_listener_only=True,
     ),
     Key(
+        "sasl.scram.credentials.location",
+        Type.STRING,
+        None,
+        "A file with SCRAM credentials of the listener's own, a line each: `USER SCRAM-SHA-512"
+        " salt=…,stored_key=…,server_key=…,iterations=…`. Its users are not looked up elsewhere. It is read again"
+        " when it changes.",
+        of_listener=True,
+    ),
+    Key(
         "connections.max.reauth.ms",
         Type.LONG,
         0,

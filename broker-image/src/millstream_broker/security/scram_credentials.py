@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from millstream_kafka.scram_mechanism import MIN_ITERATIONS, ScramMechanism
+from millstream_kafka.scram_mechanism import MIN_ITERATIONS, ScramMechanism, stored
 
 from ..coordination.coordination import Coordination
 from ..coordination.entities import Entity
@@ -35,17 +35,10 @@ class ScramCredential:
         cls, mechanism: ScramMechanism, salt: bytes, salted_password: bytes, iterations: int
     ) -> ScramCredential:
         """From what clients send, after they have run the expensive function (RFC 5802, 3)."""
-        return cls(
-            salt,
-            mechanism.hash(mechanism.hmac(salted_password, b"Client Key")),
-            mechanism.hmac(salted_password, b"Server Key"),
-            iterations,
-        )
+        return cls(salt, *mechanism.keys(salted_password), iterations)
 
     def as_text(self) -> str:
-        parts = {"salt": self.salt, "stored_key": self.stored_key, "server_key": self.server_key}
-        texts = [f"{name}={base64.b64encode(value).decode()}" for name, value in parts.items()]
-        return ",".join([*texts, f"iterations={self.iterations}"])
+        return stored(self.salt, self.stored_key, self.server_key, self.iterations)
 
     @classmethod
     def from_text(cls, mechanism: ScramMechanism, text: str) -> ScramCredential:

@@ -13,7 +13,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from ..acl import AclOperation, PatternType, PermissionType, ResourceType
-from ..scram_mechanism import MIN_ITERATIONS, ScramMechanism
+from ..scram_mechanism import MIN_ITERATIONS, ScramMechanism, stored
 
 SALT_BYTES = 24
 
@@ -49,6 +49,12 @@ class ScramCredential:
         salt = salt or secrets.token_bytes(SALT_BYTES)
         salted = hashlib.pbkdf2_hmac(mechanism.digest, password.encode(), salt, iterations)
         return cls(user, mechanism, iterations, salt, salted)
+
+    @property
+    def line(self) -> str:
+        """A line of a broker's `sasl.scram.credentials.location`; it contains no password."""
+        keys = self.mechanism.keys(self.salted_password)
+        return f"{self.user} {self.mechanism.label} {stored(self.salt, *keys, self.iterations)}"
 
 
 class Acl(NamedTuple):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 
 from millstream_kafka.scram_mechanism import ScramMechanism
 
@@ -11,6 +12,8 @@ from ...config.config import BrokerConfig, Listener, ListenerConfig
 from ...config.listener_keys import prefix
 from ...config.sasl_keys import HANDLER, JAAS, JWKS_URL, OAUTHBEARER, PLAIN, UNSECURED
 from ..authentication import Authenticator, Mechanisms
+from ..credential_file import KEY as LOCATION
+from ..credential_file import CredentialFile
 from ..scram_credentials import ScramCredentials
 from .inter_broker import MECHANISM
 from .json_web_keys import JsonWebKeys
@@ -43,8 +46,10 @@ class ListenerMechanisms(Mapping[str, Authenticator]):
             self._supported[PLAIN] = PlainAuthenticator(
                 lambda: config.text(users) if config.is_set(users) else None
             )
+            location = self._config[LOCATION]
+            file = None if location is None else CredentialFile(Path(str(location)))
             for mechanism in ScramMechanism:
-                self._supported[mechanism.label] = ScramAuthenticator(mechanism, credentials, secret)
+                self._supported[mechanism.label] = ScramAuthenticator(mechanism, credentials, secret, file)
             of_tokens = config.of_listener(listener.name, OAUTHBEARER)
             if of_tokens[JWKS_URL] is not None or of_tokens[HANDLER] == UNSECURED:
                 self._supported[OAUTHBEARER] = _of_tokens(of_tokens)

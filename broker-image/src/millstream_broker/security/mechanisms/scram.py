@@ -21,12 +21,14 @@ import binascii
 import hmac
 import re
 import secrets
+from collections.abc import Callable
 
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 from millstream_kafka.protocol.schema import Bytes
 from millstream_kafka.scram_mechanism import ScramMechanism
 
 from ..authentication import Identity, Step
+from ..credential_file import CredentialFile
 from ..invented_credentials import InventedCredentials
 from ..scram_credentials import ScramCredential, ScramCredentials
 
@@ -48,14 +50,29 @@ _TOKEN = "tokenauth=true"
 class ScramAuthenticator:
     """One of the two mechanisms, for all connections."""
 
-    def __init__(self, mechanism: ScramMechanism, credentials: ScramCredentials, secret: bytes) -> None:
-        """`secret` is the cluster's: all its brokers give a user that does not exist the same salt."""
+    def __init__(
+        self,
+        mechanism: ScramMechanism,
+        credentials: ScramCredentials,
+        secret: bytes,
+        file: CredentialFile | None = None,
+    ) -> None:
+        """`secret` is the cluster's: all its brokers give a user that does not exist the same salt. Users of the
+        `file` are known by it alone."""
         self._mechanism = mechanism
         self._credentials = credentials
+        self._file = file
         self._invented = InventedCredentials(mechanism, credentials, secret)
 
     def begin(self) -> ScramExchange:
-        return ScramExchange(self._mechanism, self._credentials, self._invented)
+        return ScramExchange(self._mechanism, self._of, self._invented)
+
+    def _of(self, user: str) -> tuple[ScramCredential, ...]:
+        """The credentials of a user, which share salt and iterations."""
+        if self._file is not None and (found := self._file.of(user, self._mechanism)):
+            return found
+        credential = self._credentials.get(user, self._mechanism)
+        return () if credential is None else (credential,)
 
 
 class ScramExchange:
@@ -64,7 +81,7 @@ class ScramExchange:
     def __init__(
         self,
         mechanism: ScramMechanism,
-        credentials: ScramCredentials,
+        credentials: Callable[[str], tuple[ScramCredential, ...]],
         invented: InventedCredentials,
         nonce: str = "",
     ) -> None:
@@ -75,9 +92,8 @@ class ScramExchange:
         self._user = ""
         self._header = self._signed = b""
         """What the client's proof covers, except for its last message; empty until the first one."""
-        self._credential: ScramCredential | None = None
-        self._is_known = False
-        """Whether the user has a credential; if not, `_credential` is an invented one."""
+        self._known: tuple[ScramCredential, ...] = ()
+        """The user's credentials; an invented one if there are none."""
 
     def guesses(self, auth_bytes: Bytes) -> str:
         return self._user if self._signed else ""
@@ -101,9 +117,8 @@ class ScramExchange:
                 ErrorCode.SASL_AUTHENTICATION_FAILED,
                 "Authentication failed: Client requested an authorization id that is different from username",
             )
-        credential = self._credentials.get(self._user, self._mechanism)
-        self._is_known = credential is not None
-        self._credential = credential = credential or self._invented.of(self._user)
+        self._known = self._credentials(self._user) or (self._invented.of(self._user),)
+        credential = self._known[0]
         self._header = found["gs2"].encode()
         self._nonce = found["nonce"] + self._nonce
         salt = base64.b64encode(credential.salt).decode()
@@ -118,19 +133,20 @@ class ScramExchange:
         if _decoded(found["channel"]) not in (self._header, b"n,,"):
             raise self._failed()
         signed = self._signed + found["without_proof"].encode()
-        credential = self._credential
-        assert credential is not None
-        is_present = self._credentials.get(self._user, mechanism) == credential
-        proof, signature = _decoded(found["proof"]), mechanism.hmac(credential.stored_key, signed)
+        present, proof = self._credentials(self._user), _decoded(found["proof"])
         if len(proof) != mechanism.size:
             raise self._failed()
-        client_key = bytes(one ^ other for one, other in zip(proof, signature, strict=True))
-        is_right = hmac.compare_digest(mechanism.hash(client_key), credential.stored_key)
-        server_signature = mechanism.hmac(credential.server_key, signed)
-        if not (is_right and self._is_known and is_present):
+        right = [one for one in self._known if self._is_proof(proof, signed, one)]
+        server_signature = mechanism.hmac((right or self._known)[0].server_key, signed)
+        if not any(one in present for one in right):  # an invented one is not, and one that was just removed
             raise self._failed()
         answer = f"v={base64.b64encode(server_signature).decode()}"
         return Step(answer.encode(), Identity(f"User:{self._user}"))
+
+    def _is_proof(self, proof: bytes, signed: bytes, of: ScramCredential) -> bool:
+        signature = self._mechanism.hmac(of.stored_key, signed)
+        client_key = bytes(one ^ other for one, other in zip(proof, signature, strict=True))
+        return hmac.compare_digest(self._mechanism.hash(client_key), of.stored_key)
 
     def _failed(self) -> ApiError:
         """Kafka's text, the same for every failure."""
