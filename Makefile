@@ -6,8 +6,9 @@ BIN := .venv/bin
 # Whatever the shell says: without the compiled modules every process that a test starts takes twice the time.
 export PYTHONDONTWRITEBYTECODE :=
 PIP := $(BIN)/pip install --progress-bar off --disable-pip-version-check
-# One process more than there are cores, as tests wait a lot; the tests of a file run in one, in their order.
-WORKERS ?= $(shell cores=$$(getconf _NPROCESSORS_ONLN); echo $$((cores < 5 ? cores + 1 : 6)))
+# Two processes more than there are cores, as tests wait a lot: three left two cores idle for 40% of the time. The tests of
+# a file run in one, in their order.
+WORKERS ?= $(shell cores=$$(getconf _NPROCESSORS_ONLN); echo $$((cores < 5 ? cores + 2 : 6)))
 RUN_TESTS = $(BIN)/python -P tests/harness/millstream_harness/run_tests.py --workers $(WORKERS) --
 # bench/kafka/pom.xml names the version; KAFKA_VERSION=4.1.1 takes another release instead (`make compat-matrix`).
 KAFKA_VERSION ?= $(shell sed -n 's|.*<kafka.version>\(.*\)</kafka.version>.*|\1|p' bench/kafka/pom.xml)
@@ -122,7 +123,9 @@ chart:
 version:
 	@echo $(VERSION)
 
-e2e: setup images
+# IMAGES= leaves the images as they are.
+IMAGES ?= images
+e2e: setup $(IMAGES)
 	$(BIN)/python -P tests/harness/millstream_harness/run_tests.py -- e2e --timeout 900 $(PYTEST)
 
 # UPGRADE=--upgrade, or --upgrade-package=NAME: newer releases, where the pyprojects allow them.

@@ -115,6 +115,24 @@ def test_durations_of_a_share_leave_those_of_the_others(tmp_path: Path) -> None:
     assert json.loads(path.read_text()) == {SOAK: {here: 3.8, other: 7.0}, UNIT: {here: 1.0}}
 
 
+def test_a_file_that_takes_far_longer_than_recorded_is_named() -> None:
+    durations = Durations()
+    for file, seconds in (
+        ("longer", 90.0),
+        ("shorter", 20.0),
+        ("alike", 70.0),
+        ("unknown", 20.0),
+        ("short", 10.0),
+    ):
+        durations.add(SOAK, f"{file}::test", seconds)
+    known = {SOAK: {"longer": 25.0, "shorter": 60.0, "alike": 60.0, "short": 0.1}, UNIT: {"alike": 1.0}}
+    assert durations.unlike(known) == [
+        "soak: longer took 90 s, 25 s are recorded",
+        "soak: shorter took 20 s, 60 s are recorded",
+        "soak: unknown took 20 s, 2 s are recorded",
+    ]
+
+
 def test_a_failure_that_stands_or_has_a_cause_gets_no_second_run() -> None:
     chance = Failure("tests/test_a.py::test_a", once=False)
     model = Failure("tests/test_b.py::test_b", once=True)
@@ -218,3 +236,56 @@ def test_what_a_run_says_and_how_it_ends(names: list[str], status: int, last: st
         assert flaky.read_text() == f"{last}\n"
     if names == ["starts a process"]:
         assert "mark it with pytest.mark.process" in done.stdout
+
+
+HANGING = """
+    import concurrent.futures, signal, time
+    import uvloop
+
+    def hang():
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM})
+        time.sleep(60)
+
+    def test_a_call_that_no_signal_interrupts():
+        hang()
+
+    class Executor(concurrent.futures.ThreadPoolExecutor):
+        def shutdown(self, **_):
+            hang()
+
+    def test_a_loop_that_does_not_close():
+        loop = uvloop.new_event_loop()
+        loop.set_default_executor(Executor())
+        loop.close()
+
+    def test_another():
+        pass
+    """
+
+
+@pytest.mark.process
+def test_what_no_signal_ends_fails_with_its_name(tmp_path: Path) -> None:
+    folder = tmp_path / "tests"
+    folder.mkdir()
+    (folder / "conftest.py").write_text(
+        "from millstream_harness import watchdog\n"
+        "watchdog.GRACE_S, watchdog.CLOSE_S = 0.2, 0.5\n"
+        'pytest_plugins = ["millstream_harness.tier_plugin"]'
+    )
+    settings = ["[pytest]", "testpaths = tests", f"pythonpath = {HARNESS}", "timeout = 1"]
+    (tmp_path / "pytest.ini").write_text("\n".join([*settings, "addopts = -p no:cacheprovider -ra"]))
+    (folder / "test_hanging.py").write_text(textwrap.dedent(HANGING))
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "pytest", "-n", "1"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    file = "tests/test_hanging.py::"
+    assert f"HANGS {file}test_a_call_that_no_signal_interrupts: " in done.stderr
+    assert f"HANGS {file}test_a_loop_that_does_not_close, in a loop's close: " in done.stderr
+    assert "2 failed, 1 passed" in done.stdout
+    assert f"crashed while running '{file}test_a_loop_that_does_not_close'" in done.stdout

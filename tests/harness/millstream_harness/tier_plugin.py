@@ -1,9 +1,10 @@
-"""Pytest and the tiers: marks tests, keeps shares of them, guards tier ``unit``, and adds up what took how long."""
+"""Pytest and the tiers: marks tests, keeps shares of them, guards tier ``unit``, ends what hangs, adds up durations."""
 
 from __future__ import annotations
 
 import json
 import sys
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from millstream_harness.tiers import (
     TESTS,
     TIERS,
     UNIT,
+    UNRECORDED_S,
     Durations,
     chosen,
     files_in,
@@ -23,6 +25,7 @@ from millstream_harness.tiers import (
     tier_names,
     tier_of,
 )
+from millstream_harness.watchdog import Hangs
 
 STARTS = {"subprocess.Popen", "os.posix_spawn", "os.fork", "os.forkpty", "os.exec"}
 """Events of Python's audit hooks that start a process."""
@@ -56,6 +59,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):  # not one of pytest-xdist's workers
         config.pluginmanager.register(Outcomes(config))
     config.pluginmanager.register(Guard())
+    config.pluginmanager.register(Hangs(config))
 
 
 class Tiers:
@@ -88,8 +92,10 @@ class Tiers:
             config.hook.pytest_deselected(items=list(left_out))
             items[:] = [item for item in items if item not in left_out]
         if all(tier_of(item) in TESTS for item in items):  # e2e/ has an order of its own
-            took = {file: s for files in recorded().values() for file, s in files.items()}
-            items.sort(key=lambda item: (-took.get(_file(item), 0.0), _file(item)))
+            known, took = recorded(), defaultdict[str, float](float)
+            for tier, file in {(tier_of(item), _file(item)) for item in items}:
+                took[file] += known.get(tier, {}).get(file, UNRECORDED_S)
+            items.sort(key=lambda item: (-took[_file(item)], _file(item)))
 
     def _is_chosen(self, item: pytest.Item) -> bool:
         return tier_of(item) in self._chosen.get(_file(item), ())
@@ -144,6 +150,9 @@ class Outcomes:
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         for line in self._durations.table():
             terminalreporter.write_line(line)
+        if self._config.getoption("--soak"):  # whole files
+            for line in self._durations.unlike(recorded()):
+                terminalreporter.write_line(line)
 
     def pytest_sessionfinish(self) -> None:
         if self._config.getoption("--record-durations"):

@@ -24,7 +24,9 @@ RECORD = ROOT / "tests" / "durations.json"
 """Seconds by tier and file, as ``make durations`` wrote them."""
 UNRECORDED_S = 2.0
 """What a new file is taken to need."""
-WORKERS = 3
+UNLIKE_S = 15.0
+"""A file that takes this much longer or shorter than recorded makes shares unequal."""
+WORKERS = 4
 """Processes that share the tests on two cores: tests wait a lot."""
 
 _OF_FILE = re.compile(r"^pytestmark = (?:\[\s*)?pytest\.mark\.(unit|process|soak)\b", re.MULTILINE)
@@ -50,12 +52,12 @@ class Tier:
 
 
 TIERS = {
-    UNIT: Tier("starts no process: pure cores, files, a broker on the test's own loop", 3),
-    PROCESS: Tier("starts brokers, clients, the command or Spark as processes", 5),
-    SOAK: Tier("rounds of faults, models at length, comparisons that repeat, pages command by command", 60),
+    UNIT: Tier("starts no process: pure cores, files, a broker on the test's own loop", 2),
+    PROCESS: Tier("starts brokers, clients, the command or Spark as processes", 4),
+    SOAK: Tier("rounds of faults, models at length, comparisons that repeat, pages command by command", 45),
     E2E: Tier("needs a Kubernetes: everything in e2e/", 25),
 }
-"""``make test`` runs the first two, in eight minutes together."""
+"""``make test`` runs the first two, in six minutes together."""
 
 
 def tier_of(item: pytest.Item) -> str:
@@ -161,6 +163,16 @@ class Durations:
             for name, tier in TIERS.items()
             if name in self.seconds
         ]
+
+    def unlike(self, known: Seconds) -> list[str]:
+        """A line for each file that took far longer or shorter than it is known to, so that shares are unequal."""
+        found = []
+        for tier, files in self.seconds.items():
+            for file, took in files.items():
+                expected = known.get(tier, {}).get(file, UNRECORDED_S)
+                if abs(took - expected) > max(UNLIKE_S, expected / 2):
+                    found.append(f"{tier}: {file} took {took:.0f} s, {expected:.0f} s are recorded")
+        return sorted(found)
 
     def write(self, path: Path) -> None:
         """Into ``path``: figures of files that ran replace their former ones; files that are gone leave."""
