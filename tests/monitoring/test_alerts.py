@@ -70,6 +70,17 @@ CASES: dict[str, list[tuple[str, str, str]]] = {
         (f'millstream_loop_stall_seconds_bucket{{{POD},le="1.0"}}', "0+10x120", "0+10x120"),
         (f'millstream_loop_stall_seconds_bucket{{{POD},le="+Inf"}}', "0+10x120", "0+12x120"),
     ],
+    "MillstreamLoginsFail": [
+        (
+            f'millstream_login_failures_total{{{POD},mechanism="PLAIN",reason="credentials"}}',
+            "0+6x120",
+            "0+120x120",
+        )
+    ],
+    "MillstreamRequestsDenied": [
+        (f'millstream_denied_operations_total{{{POD},api="Fetch"}}', "0+6x120", "0+120x120")
+    ],
+    "MillstreamAuditLogLost": [(f"millstream_audit_lost_total{{{POD}}}", "0x120", "0+1x120")],
     "MillstreamCertificateExpires": [
         (f'millstream_tls_certificate_expiry_days{{{POD},listener="SSL"}}', "30x120", "6x120")
     ],

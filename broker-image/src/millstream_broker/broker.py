@@ -72,6 +72,8 @@ from .replication.selector import RACK_AWARE
 from .runtime.request_memory import RequestMemory
 from .runtime.stats import Stats
 from .security.acl.authorizer import AclAuthorizer, Authorizer
+from .security.audit.opening import audit_trail
+from .security.audit.trail import AuditTrail
 from .security.mechanisms.inter_broker import BrokerAuthenticator, InterBroker
 from .security.mechanisms.listeners import mechanisms_of
 from .security.quotas.connection_rates import BROKER, ConnectionRates
@@ -148,7 +150,8 @@ class Broker:
         self.inter_broker_listener = addresses.inter_broker
         self.failure = failure.reason
         self.stats = Stats()
-        self.authorizer = _authorizer(config, coordination)
+        self.audit_trail = audit_trail(config, (listener for listener, _ in bound))
+        self.authorizer = _authorizer(config, coordination, self.audit_trail)
         self.quotas = _quotas(config, coordination)
         self.replicas = Replicas(broker_id, state)
         served: dict[int, Bound] = {}
@@ -237,7 +240,7 @@ class Broker:
         )
 
         # Requests of clients
-        served.update(parts.bind(self))
+        served.update(parts.bind(self, self.audit_trail))
         mechanisms = mechanisms_of(
             config,
             [listener for listener, _ in bound],
@@ -257,6 +260,7 @@ class Broker:
             self.quotas,
             self._connection_rates(bound),
             encrypted,
+            self.audit_trail,
         )
         self._stalls = stalls()
         self._metrics = Metrics(
@@ -270,6 +274,7 @@ class Broker:
             self.controllership,
             coordination,
             self.quotas,
+            self.audit_trail,
             certificates.states if certificates is not None else tuple,
         )
 
@@ -372,6 +377,8 @@ class Broker:
         await self._probes.server.close()
 
     async def _end(self) -> None:
+        if self.audit_trail.log is not None:
+            await self.audit_trail.log.close()
         self.look_ups.close()
         await supervision.cancel(self._tasks)
         await self._alter_partition.close()
@@ -539,12 +546,14 @@ def _fetch_settings(config: BrokerConfig) -> FetchSettings:
     )
 
 
-def _authorizer(config: BrokerConfig, coordination: Coordination) -> Authorizer:
+def _authorizer(config: BrokerConfig, coordination: Coordination, trail: AuditTrail) -> Authorizer:
     """The authoriser, with the access rules of now and of every change."""
     if not config.text(AUTHORIZER):
         return Authorizer()
     authorizer = AclAuthorizer(
-        principals_of(config.text(SUPER_USERS)), allows_without_acl=config.flag(ALLOWS_WITHOUT_ACL)
+        principals_of(config.text(SUPER_USERS)),
+        allows_without_acl=config.flag(ALLOWS_WITHOUT_ACL),
+        trail=trail,
     )
     authorizer.replace_all(coordination.acls.rules)
     coordination.acls.on_changed, coordination.acls.on_loaded = authorizer.replace, authorizer.replace_all

@@ -14,6 +14,7 @@ from millstream_broker.network import handlers
 from millstream_broker.network.handlers import REGISTERED, RequestContext, handler
 from millstream_broker.replication.replicas import Replicas
 from millstream_broker.runtime.stats import Stats
+from millstream_broker.security.audit.trail import AuditTrail
 from millstream_kafka.protocol import heartbeat, list_groups
 from millstream_kafka.protocol.heartbeat import HeartbeatRequest
 from millstream_kafka.protocol.list_groups import ListGroupsRequest, ListGroupsResponse
@@ -47,7 +48,7 @@ def test_a_handler_gets_its_parts_by_type(registered: dict[int, handlers.Registr
         return ListGroupsResponse(throttle_time_ms=7)
 
     parts: Any = Given()
-    bound: Any = bind(parts)[list_groups.API.key]
+    bound: Any = bind(parts, AuditTrail())[list_groups.API.key]
     assert bound.handle(None, None) == ListGroupsResponse(throttle_time_ms=7)
 
 
@@ -60,7 +61,7 @@ def test_a_part_that_no_broker_has_is_refused(registered: dict[int, handlers.Reg
 
     parts: Any = Given()
     with pytest.raises(TypeError, match=r"test_handlers takes .*Elsewhere.*, which is no part of the broker"):
-        bind(parts)
+        bind(parts, AuditTrail())
 
 
 def of_another_api(context: RequestContext, request: HeartbeatRequest) -> None: ...

@@ -91,7 +91,7 @@ async def test_authentication_opens_all_apis_and_sizes(secured: Broker) -> None:
     await client.call(list_groups.API, 4, list_groups.ListGroupsRequest(groups))  # a large frame comes first
     assert (await client.call(metadata.API, 9, metadata.MetadataRequest())).brokers
     peer = PeerBroker(5, 7)
-    expected = ClientSession("Broker:5", peer, "PLAINTEXT", "127.0.0.1")
+    expected = ClientSession("Broker:5", peer, "PLAINTEXT", "127.0.0.1", client_id="test")
     assert connection_of(secured).authentication.session == expected
     await client.close()
 

@@ -68,7 +68,7 @@ def initial(token: str, authorized: str = "") -> bytes:
 async def log_in(token: str, keys: JsonWebKeys | None = None, expected: Expected = EXPECTED) -> Any:
     """The identity; None if the token is refused as a client has to acknowledge."""
     exchange = OAuthBearerAuthenticator(keys or keys_of(), expected).begin()
-    answer, identity = await exchange.step(initial(token))
+    answer, identity, _ = await exchange.step(initial(token))
     if identity is None:
         assert answer == REFUSED
         with pytest.raises(ApiError) as failed:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Iterator
 from functools import partial
 
 from millstream_kafka.acl import AclOperation
@@ -24,6 +25,7 @@ from ..coordination.entities import Entity
 from ..network.handlers import RequestContext, handler
 from ..runtime.slices import cooperatively
 from ..security.acl.rights import on_cluster
+from ..security.audit.administration import Changed
 from ..security.quotas.requests import EntityNames, changed, changes_of, entity_of
 
 AT_ONCE = 50
@@ -39,7 +41,21 @@ def _refused(request: AlterClientQuotasRequest, error: ApiError) -> AlterClientQ
     )
 
 
-@handler(alter_client_quotas.API, rights=[on_cluster(AclOperation.ALTER_CONFIGS)], refused=_refused)
+def _changes(request: AlterClientQuotasRequest) -> Iterator[Changed]:
+    for entry in request.entries:
+        entity = ", ".join(
+            f"{part.entity_type[:50]} {'(default)' if part.entity_name is None else part.entity_name[:100]}"
+            for part in entry.entity[:4]
+        )
+        yield Changed("Quota", entity, ", ".join(operation.key[:50] for operation in entry.ops[:5]))
+
+
+@handler(
+    alter_client_quotas.API,
+    changes=_changes,
+    rights=[on_cluster(AclOperation.ALTER_CONFIGS)],
+    refused=_refused,
+)
 async def handle(
     coordination: Coordination, context: RequestContext, request: AlterClientQuotasRequest
 ) -> AlterClientQuotasResponse:

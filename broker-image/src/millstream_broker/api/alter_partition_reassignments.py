@@ -20,6 +20,7 @@ from ..cluster.forwarding import Forwarding
 from ..network.handlers import RequestContext, handler
 from ..runtime.slices import cooperatively
 from ..security.acl.rights import on_cluster
+from ..security.audit.administration import changed_topics
 
 
 def _refused(
@@ -39,7 +40,12 @@ def _refused(
     )
 
 
-@handler(alter_partition_reassignments.API, rights=[on_cluster(AclOperation.ALTER)], refused=_refused)
+@handler(
+    alter_partition_reassignments.API,
+    changes=changed_topics,
+    rights=[on_cluster(AclOperation.ALTER)],
+    refused=_refused,
+)
 async def handle(
     forwarding: Forwarding,
     controllership: Controllership,

@@ -6,7 +6,7 @@ affect the others. Clients send the salted password; the expensive function is t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from millstream_kafka.acl import AclOperation
@@ -24,6 +24,7 @@ from millstream_kafka.scram_mechanism import MAX_ITERATIONS, MIN_ITERATIONS, Scr
 from ..network.handlers import RequestContext, handler
 from ..runtime.slices import gather_in_slices
 from ..security.acl.rights import on_cluster
+from ..security.audit.administration import Changed
 from ..security.scram_credentials import ScramCredential, ScramCredentials
 
 MAX_BYTES = 1024
@@ -37,7 +38,18 @@ class Change(NamedTuple):
     credential: ScramCredential | None
 
 
-@handler(alter_user_scram_credentials.API, rights=[on_cluster(AclOperation.ALTER)])
+def _changes(request: AlterUserScramCredentialsRequest) -> Iterator[Changed]:
+    for deletion in request.deletions:
+        yield Changed("User", deletion.name, f"{_label(deletion.mechanism)} removed")
+    for upsertion in request.upsertions:
+        yield Changed("User", upsertion.name, f"{_label(upsertion.mechanism)} set")
+
+
+def _label(number: int) -> str:
+    return next((each.label for each in ScramMechanism if each.value == number), str(number))
+
+
+@handler(alter_user_scram_credentials.API, changes=_changes, rights=[on_cluster(AclOperation.ALTER)])
 async def handle(
     credentials: ScramCredentials, context: RequestContext, request: AlterUserScramCredentialsRequest
 ) -> AlterUserScramCredentialsResponse:

@@ -5,6 +5,7 @@ Each rule succeeds or fails by itself; one that exists already succeeds.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 
 from millstream_kafka.acl import (
@@ -31,6 +32,7 @@ from ..network.handlers import RequestContext, handler
 from ..runtime.slices import cooperatively
 from ..security.acl.authorizer import Authorizer
 from ..security.acl.rights import on_cluster
+from ..security.audit.administration import Changed, changed_rule
 
 NO_AUTHORIZER = "No Authorizer is configured."
 
@@ -40,7 +42,20 @@ def _refused(request: CreateAclsRequest, error: ApiError) -> CreateAclsResponse:
     return CreateAclsResponse(results=[refused for _ in request.creations])
 
 
-@handler(create_acls.API, rights=[on_cluster(AclOperation.ALTER)], refused=_refused)
+def _changes(request: CreateAclsRequest) -> Iterator[Changed]:
+    for rule in request.creations:
+        yield changed_rule(
+            rule.resource_type,
+            rule.resource_name,
+            rule.resource_pattern_type,
+            rule.principal,
+            rule.host,
+            rule.operation,
+            rule.permission_type,
+        )
+
+
+@handler(create_acls.API, changes=_changes, rights=[on_cluster(AclOperation.ALTER)], refused=_refused)
 async def handle(
     authorizer: Authorizer, coordination: Coordination, context: RequestContext, request: CreateAclsRequest
 ) -> CreateAclsResponse:

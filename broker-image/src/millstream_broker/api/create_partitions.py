@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from millstream_kafka.acl import AclOperation, ResourceType
 from millstream_kafka.protocol import create_partitions
@@ -21,6 +21,7 @@ from ..coordination import PartitionRecord
 from ..network.handlers import RequestContext, handler
 from ..security.acl.authorizer import Authorizer
 from ..security.acl.rights import Right
+from ..security.audit.administration import Changed
 from ..security.quotas.mutations import Mutations
 from ..security.quotas.quotas import Quotas
 
@@ -28,7 +29,16 @@ STRICT_SINCE = 3
 """The first version whose clients know THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
 
 
-@handler(create_partitions.API, rights=[Right(AclOperation.ALTER, ResourceType.TOPIC, "each topic")])
+def _changes(request: CreatePartitionsRequest) -> Iterator[Changed]:
+    for topic in request.topics:
+        yield Changed("Topic", topic.name, f"{topic.count} partitions")
+
+
+@handler(
+    create_partitions.API,
+    changes=_changes,
+    rights=[Right(AclOperation.ALTER, ResourceType.TOPIC, "each topic")],
+)
 async def handle(
     authorizer: Authorizer,
     topic_administrator: TopicAdministrator,

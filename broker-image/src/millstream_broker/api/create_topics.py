@@ -7,6 +7,7 @@ A duplicate name in a request is ambiguous, so both entries are refused.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 from millstream_kafka.acl import AclOperation, ResourceType
@@ -29,6 +30,7 @@ from ..network.handlers import RequestContext, handler
 from ..runtime.slices import cooperatively
 from ..security.acl.authorizer import Authorizer
 from ..security.acl.rights import Right
+from ..security.audit.administration import Changed
 from ..security.quotas.mutations import Mutations
 from ..security.quotas.quotas import Quotas
 
@@ -37,8 +39,14 @@ STRICT_SINCE = 6
 """The first version whose clients know THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
 
 
+def _changes(request: CreateTopicsRequest) -> Iterator[Changed]:
+    for topic in request.topics:
+        yield Changed("Topic", topic.name, f"{topic.num_partitions} partitions")
+
+
 @handler(
     create_topics.API,
+    changes=_changes,
     rights=[
         Right(
             CREATE,
@@ -66,7 +74,7 @@ async def handle(
     named = Counter(topic.name for topic in request.topics)
     too_many = _check_total(request)
     session = context.session
-    may_all = authorizer.allows_on_cluster(session, CREATE)
+    may_all = authorizer.permits_on_cluster(session, CREATE)
     results: dict[str, CreatableTopicResult] = {}
     new: list[NewTopic] = []
     async for topic in cooperatively(request.topics):
@@ -92,7 +100,7 @@ async def handle(
     async for planned, outcome in cooperatively(zip(new, created, strict=True)):
         if isinstance(outcome, ApiError):
             results[planned.name] = _refused(planned.name, outcome)
-        elif authorizer.allows(session, AclOperation.DESCRIBE_CONFIGS, TOPIC, planned.name):
+        elif authorizer.permits(session, AclOperation.DESCRIBE_CONFIGS, TOPIC, planned.name):
             results[planned.name] = describe.created(outcome)
         else:
             results[planned.name] = _undescribed(outcome)

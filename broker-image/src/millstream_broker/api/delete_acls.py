@@ -5,6 +5,7 @@ The response lists, for each filter, the rules that it matched, deleted now or b
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 
 from millstream_kafka.acl import AccessControlEntry, AclOperation, ResourcePattern
@@ -24,6 +25,7 @@ from ..runtime.slices import cooperatively
 from ..security.acl.authorizer import Authorizer
 from ..security.acl.filters import AclFilter
 from ..security.acl.rights import on_cluster
+from ..security.audit.administration import Changed, changed_rule
 from .create_acls import NO_AUTHORIZER
 
 MOST_MATCHED = 100_000
@@ -35,7 +37,20 @@ def _refused(request: DeleteAclsRequest, error: ApiError) -> DeleteAclsResponse:
     return DeleteAclsResponse(filter_results=[refused for _ in request.filters])
 
 
-@handler(delete_acls.API, rights=[on_cluster(AclOperation.ALTER)], refused=_refused)
+def _changes(request: DeleteAclsRequest) -> Iterator[Changed]:
+    for wanted in request.filters:
+        yield changed_rule(
+            wanted.resource_type_filter,
+            wanted.resource_name_filter,
+            wanted.pattern_type_filter,
+            wanted.principal_filter,
+            wanted.host_filter,
+            wanted.operation,
+            wanted.permission_type,
+        )
+
+
+@handler(delete_acls.API, changes=_changes, rights=[on_cluster(AclOperation.ALTER)], refused=_refused)
 async def handle(
     authorizer: Authorizer, coordination: Coordination, context: RequestContext, request: DeleteAclsRequest
 ) -> DeleteAclsResponse:

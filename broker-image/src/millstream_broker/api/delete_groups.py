@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from millstream_kafka.acl import AclOperation, ResourceType
 from millstream_kafka.protocol import delete_groups
 from millstream_kafka.protocol.delete_groups import (
@@ -16,11 +18,17 @@ from ..network.handlers import RequestContext, handler
 from ..runtime.slices import cooperatively
 from ..security.acl.authorizer import Authorizer
 from ..security.acl.rights import Right
+from ..security.audit.administration import Changed
 
 DELETE, GROUP = AclOperation.DELETE, ResourceType.GROUP
 
 
-@handler(delete_groups.API, rights=[Right(DELETE, GROUP, "each group")])
+def _changes(request: DeleteGroupsRequest) -> Iterator[Changed]:
+    for name in request.groups_names:
+        yield Changed("Group", name)
+
+
+@handler(delete_groups.API, changes=_changes, rights=[Right(DELETE, GROUP, "each group")])
 async def handle(
     authorizer: Authorizer, groups: GroupDriver, context: RequestContext, request: DeleteGroupsRequest
 ) -> DeleteGroupsResponse:

@@ -25,13 +25,18 @@ from ..replication.replicas import Replicas
 from ..runtime.slices import cooperatively
 from ..security.acl.authorizer import Authorizer
 from ..security.acl.rights import Right
+from ..security.audit.administration import changed_topics
 from ..topic_rules.internal_topics import check_not_internal
 from ..topic_rules.mirrored_topics import read_only
 
 HIGH_WATERMARK = -1
 
 
-@handler(delete_records.API, rights=[Right(AclOperation.DELETE, ResourceType.TOPIC, "each topic")])
+@handler(
+    delete_records.API,
+    changes=changed_topics,
+    rights=[Right(AclOperation.DELETE, ResourceType.TOPIC, "each topic")],
+)
 async def handle(
     authorizer: Authorizer, replicas: Replicas, context: RequestContext, request: DeleteRecordsRequest
 ) -> DeleteRecordsResponse:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from uuid import UUID
 
 from millstream_kafka.acl import AclOperation, ResourceType
@@ -23,6 +24,7 @@ from ..replication.replicas import Replicas
 from ..runtime.slices import cooperatively
 from ..security.acl.authorizer import Authorizer
 from ..security.acl.rights import Right
+from ..security.audit.administration import Changed
 from ..security.quotas.mutations import Mutations
 from ..security.quotas.quotas import Quotas
 from ..topic_rules.internal_topics import check_not_internal
@@ -32,8 +34,16 @@ STRICT_SINCE = 5
 """The first version whose clients know THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
 
 
+def _changes(request: DeleteTopicsRequest) -> Iterator[Changed]:
+    for name in request.topic_names:
+        yield Changed("Topic", name)
+    for topic in request.topics:
+        yield Changed("Topic", str(topic.topic_id) if topic.name is None else topic.name)
+
+
 @handler(
     delete_topics.API,
+    changes=_changes,
     rights=[
         Right(
             DELETE,
@@ -68,7 +78,7 @@ async def handle(
     both = {topic_id for topic_id in known.values() if (None, topic_id) in named}
     responses: list[DeletableTopicResult] = []
     session = context.session
-    may_all = authorizer.allows_on_cluster(session, DELETE)
+    may_all = authorizer.permits_on_cluster(session, DELETE)
     deleting: dict[str, DeletableTopicResult] = {}
     mutations = Mutations(
         quotas, context.session, context.client_id, quotas.now_ms(), is_strict=context.version >= STRICT_SINCE
@@ -115,7 +125,7 @@ def _check_rights(
     named = name if topic is None else topic.name
     if named is None:
         return  # nobody has this id
-    if authorizer.allows(context.session, AclOperation.DESCRIBE, TOPIC, named):
+    if authorizer.permits(context.session, AclOperation.DESCRIBE, TOPIC, named):
         if topic is None:
             return  # to be reported as unknown
         result.name = named

@@ -63,8 +63,9 @@ def handle(
     session, hidden = context.session, list[DescribeTopicPartitionsResponseTopic]()
     for name in sorted(name for name in requested if name >= start):
         yield
-        if not authorizer.allows(session, DESCRIBE, TOPIC, name):
+        if not authorizer.permits(session, DESCRIBE, TOPIC, name):
             if request.topics:
+                authorizer.deny(session, DESCRIBE, TOPIC, name)
                 code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
                 hidden.append(
                     DescribeTopicPartitionsResponseTopic(code, name, topic_authorized_operations=NOT_ASKED)

@@ -5,6 +5,8 @@ For a request about all partitions (null), the response leaves out those that ne
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from millstream_kafka.acl import AclOperation
 from millstream_kafka.protocol import elect_leaders
 from millstream_kafka.protocol.elect_leaders import (
@@ -21,6 +23,7 @@ from ..controller.messages import ElectionType
 from ..network.handlers import RequestContext, handler
 from ..runtime.slices import cooperatively
 from ..security.acl.rights import on_cluster
+from ..security.audit.administration import Changed
 
 
 def _refused(request: ElectLeadersRequest, error: ApiError) -> ElectLeadersResponse:
@@ -31,7 +34,12 @@ def _refused(request: ElectLeadersRequest, error: ApiError) -> ElectLeadersRespo
     return ElectLeadersResponse(error_code=error.code, replica_election_results=results)
 
 
-@handler(elect_leaders.API, rights=[on_cluster(AclOperation.ALTER)], refused=_refused)
+def _changes(request: ElectLeadersRequest) -> Iterator[Changed]:
+    for topic in request.topic_partitions or ():
+        yield Changed("Topic", topic.topic)
+
+
+@handler(elect_leaders.API, changes=_changes, rights=[on_cluster(AclOperation.ALTER)], refused=_refused)
 async def handle(
     forwarding: Forwarding,
     controllership: Controllership,

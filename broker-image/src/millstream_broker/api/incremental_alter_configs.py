@@ -30,12 +30,17 @@ from ..network.handlers import RequestContext, handler
 from ..runtime.slices import cooperatively
 from ..security.acl.authorizer import Authorizer
 from ..security.acl.config_rights import check_configuration, rights_on_configuration
+from ..security.audit.administration import changed_configs
 from ..security.session import ClientSession
 
 SET, DELETE, APPEND, SUBTRACT = range(4)
 
 
-@handler(incremental_alter_configs.API, rights=rights_on_configuration(AclOperation.ALTER_CONFIGS))
+@handler(
+    incremental_alter_configs.API,
+    changes=changed_configs,
+    rights=rights_on_configuration(AclOperation.ALTER_CONFIGS),
+)
 async def handle(
     authorizer: Authorizer,
     config_administrator: ConfigAdministrator,

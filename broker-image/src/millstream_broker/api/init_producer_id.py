@@ -6,7 +6,7 @@ find_coordinator).
 
 from __future__ import annotations
 
-from millstream_kafka.acl import AclOperation, ResourceType
+from millstream_kafka.acl import CLUSTER_NAME, AclOperation, ResourceType
 from millstream_kafka.protocol import init_producer_id
 from millstream_kafka.protocol.errors import ErrorCode
 from millstream_kafka.protocol.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
@@ -46,9 +46,10 @@ def handle(
         return _refused(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     session = context.session
     if request.transactional_id is None and not (
-        authorizer.allows_on_cluster(session, AclOperation.IDEMPOTENT_WRITE)
-        or authorizer.allows_some(session, AclOperation.WRITE, ResourceType.TOPIC)
+        authorizer.permits_on_cluster(session, AclOperation.IDEMPOTENT_WRITE)
+        or authorizer.permits_some(session, AclOperation.WRITE, ResourceType.TOPIC)
     ):
+        authorizer.deny(session, AclOperation.IDEMPOTENT_WRITE, ResourceType.CLUSTER, CLUSTER_NAME)
         return _refused(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     if request.transactional_id is not None or (request.producer_id == NO_PRODUCER) != (
         request.producer_epoch == NO_EPOCH

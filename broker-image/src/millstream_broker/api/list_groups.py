@@ -37,9 +37,9 @@ def handle(
     if request.types_filter and CLASSIC not in (each.casefold() for each in request.types_filter):
         found = []
     session, listed = context.session, []
-    may_all = authorizer.allows_on_cluster(session, DESCRIBE)
+    may_all = authorizer.permits_on_cluster(session, DESCRIBE)
     for group in found:
-        if may_all or authorizer.allows(session, DESCRIBE, ResourceType.GROUP, group.group_id):
+        if may_all or authorizer.permits(session, DESCRIBE, ResourceType.GROUP, group.group_id):
             listed.append(ListedGroup(group.group_id, group.protocol_type, group.state, CLASSIC))
         yield
     return ListGroupsResponse(error_code=error, groups=listed)

@@ -91,7 +91,7 @@ def handle(
         requested = None
     elif request.allow_auto_topic_creation and config.flag("auto.create.topics.enable"):
         names = {topic.name for topic in requested if topic.name is not None}
-        missing = set(filter(view.may_describe, names - replicas.metadata.topics.keys()))
+        missing = set(filter(view.shows, names - replicas.metadata.topics.keys()))
         if missing:
             return _create_then_answer(topic_administrator, quotas, view, requested, missing)
     return _answer(view, requested, {})
@@ -109,9 +109,12 @@ class _View(NamedTuple):
     def may_describe(self, name: str) -> bool:
         return self.authorizer.allows(self.context.session, DESCRIBE, TOPIC, name)
 
+    def shows(self, name: str) -> bool:
+        return self.authorizer.permits(self.context.session, DESCRIBE, TOPIC, name)
+
     def may_create(self, name: str) -> bool:
         session = self.context.session
-        return self.authorizer.allows_on_cluster(session, CREATE) or self.authorizer.allows(
+        return self.authorizer.permits_on_cluster(session, CREATE) or self.authorizer.allows(
             session, CREATE, TOPIC, name
         )
 
@@ -163,7 +166,7 @@ def _answer(
         topics = []
         for record in list(view.replicas.metadata.topics.values()):
             yield
-            if view.may_describe(record.name):
+            if view.shows(record.name):
                 topics.append(record)
     if topics is not None:  # look up changed topics again: only the newest state is encoded
         newest = view.replicas.metadata.topics

@@ -27,6 +27,7 @@ from ..replication.replicas import Replicas
 from ..runtime.slices import cooperatively
 from ..security.acl.authorizer import Authorizer
 from ..security.acl.rights import Right, on_cluster
+from ..security.audit.administration import changed_topics
 from ..topic_rules.mirrored_topics import check_rejoins
 
 
@@ -47,6 +48,7 @@ def _refused(request: MirrorTruncateRequest, error: ApiError) -> MirrorTruncateR
 
 @handler(
     mirror_truncate.API,
+    changes=changed_topics,
     rights=[
         on_cluster(AclOperation.CLUSTER_ACTION),
         Right(AclOperation.DELETE, ResourceType.TOPIC, "each topic"),

@@ -6,6 +6,8 @@ later request, only the remaining partitions do.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from millstream_kafka.acl import AclOperation, ResourceType
 from millstream_kafka.protocol import offset_delete
 from millstream_kafka.protocol.errors import ErrorCode
@@ -23,13 +25,22 @@ from ..runtime.slices import cooperatively, gather_in_slices
 from ..runtime.steps import portions
 from ..security.acl.authorizer import Authorizer
 from ..security.acl.rights import Right, on_group
+from ..security.audit.administration import Changed
 
 READ, TOPIC = AclOperation.READ, ResourceType.TOPIC
 AT_ONCE = 100
 """Positions whose tombstones are stored in one batch and one turn of the loop."""
 
 
-@handler(offset_delete.API, rights=[on_group(AclOperation.DELETE), Right(READ, TOPIC, "each topic")])
+def _changes(request: OffsetDeleteRequest) -> Iterator[Changed]:
+    yield Changed("Group", request.group_id)
+
+
+@handler(
+    offset_delete.API,
+    changes=_changes,
+    rights=[on_group(AclOperation.DELETE), Right(READ, TOPIC, "each topic")],
+)
 async def handle(
     authorizer: Authorizer,
     groups: GroupDriver,

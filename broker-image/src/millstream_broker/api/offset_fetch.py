@@ -52,6 +52,9 @@ class _Rights(NamedTuple):
     def has_group(self, group_id: str) -> bool:
         return self.authorizer.allows(self.session, DESCRIBE, ResourceType.GROUP, group_id)
 
+    def shows_topic(self, name: str) -> bool:
+        return self.authorizer.permits(self.session, DESCRIBE, ResourceType.TOPIC, name)
+
     def has_topic(self, name: str) -> bool:
         return self.authorizer.allows(self.session, DESCRIBE, ResourceType.TOPIC, name)
 
@@ -144,7 +147,7 @@ def _fetch(
         return error, by_topic.items()
     if topics is None:
         wanted = groups.committed_partitions(group_id)
-        allowed = set(filter(rights.has_topic, {name for name, _ in wanted}))
+        allowed = set(filter(rights.shows_topic, {name for name, _ in wanted}))
         wanted = [(name, index) for name, index in wanted if name in allowed]
     else:
         allowed = {topic.name for topic in topics if rights.has_topic(topic.name)}

@@ -40,7 +40,7 @@ def handle(
     authorizer: Authorizer, replicas: Replicas, context: RequestContext, request: OffsetForLeaderEpochRequest
 ) -> Steps[OffsetForLeaderEpochResponse]:
     session, topics = context.session, []
-    may_all = not authorizer.is_enabled or authorizer.allows_on_cluster(session, AclOperation.CLUSTER_ACTION)
+    may_all = not authorizer.is_enabled or authorizer.permits_on_cluster(session, AclOperation.CLUSTER_ACTION)
     for topic in request.topics:
         topics.append(OffsetForLeaderTopicResult(topic.topic, []))
         is_allowed = may_all or authorizer.allows(session, DESCRIBE, TOPIC, topic.topic)

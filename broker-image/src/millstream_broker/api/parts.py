@@ -23,6 +23,7 @@ from ..replication.manager import ReplicaManager
 from ..replication.replicas import Replicas
 from ..runtime.stats import Stats
 from ..security.acl.authorizer import Authorizer
+from ..security.audit.trail import AuditTrail
 from ..security.quotas.quotas import Quotas
 from ..security.scram_credentials import ScramCredentials
 
@@ -59,7 +60,10 @@ class Parts(Protocol):
     forwarding: Forwarding
 
 
-def bind(parts: Parts) -> dict[int, Bound]:
-    """The handlers of the broker that has these parts. Raises TypeError if a handler needs another one."""
+def bind(parts: Parts, trail: AuditTrail) -> dict[int, Bound]:
+    """The handlers of the broker that has these parts; `trail` records their requests.
+
+    Raises TypeError if a handler needs another part.
+    """
     by_type = {kind: getattr(parts, name) for name, kind in get_type_hints(Parts).items()}
-    return {key: registration.bound(by_type) for key, registration in REGISTERED.items()}
+    return {key: registration.bound(by_type, trail) for key, registration in REGISTERED.items()}

@@ -72,7 +72,7 @@ def handle_run(
         or not _is_allowed(request)
         or context.version < produce.ZSTD_SINCE
         or is_internal(name)
-        or (authorizer.is_enabled and not authorizer.allows(context.session, WRITE, TOPIC, name))
+        or (authorizer.is_enabled and not authorizer.permits(context.session, WRITE, TOPIC, name))
     ):
         return None
     now_ms = int(time() * 1000)
@@ -127,7 +127,9 @@ def handle(
         if by_id:
             record = replicas.metadata.topics_by_id.get(topic.topic_id)
             name = "" if record is None else record.name
-        may_write = not authorizer.is_enabled or authorizer.allows(context.session, WRITE, TOPIC, name)
+        may_write = (
+            not authorizer.is_enabled or not name or authorizer.allows(context.session, WRITE, TOPIC, name)
+        )
         answers = []
         for data in topic.partition_data:
             index, records = data.index, data.records

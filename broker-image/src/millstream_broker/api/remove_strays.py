@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from pathlib import Path
 
 from millstream_kafka.acl import AclOperation
@@ -20,11 +21,17 @@ from ..log.manager import LogManager
 from ..network.handlers import RequestContext, handler
 from ..runtime.slices import cooperatively
 from ..security.acl.rights import on_cluster
+from ..security.audit.administration import Changed
 
 GONE = "it is no stray of this broker any more: list the strays again"
 
 
-@handler(remove_strays.API, rights=[on_cluster(AclOperation.ALTER)])
+def _changes(request: RemoveStraysRequest) -> Iterator[Changed]:
+    for stray in request.strays:
+        yield Changed("Stray", f"{stray.log_dir[:150]}/{stray.folder[:100]}")
+
+
+@handler(remove_strays.API, changes=_changes, rights=[on_cluster(AclOperation.ALTER)])
 async def handle(
     logs: LogManager, context: RequestContext, request: RemoveStraysRequest
 ) -> RemoveStraysResponse:

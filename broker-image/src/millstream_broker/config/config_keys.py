@@ -1,10 +1,11 @@
 """The configuration keys: Kafka's names, types, defaults and meaning (docs of Kafka 4.4 and, for ZooKeeper, 3.9).
 
 `BROKER_KEYS` may be set in server.properties, `TOPIC_KEYS` in a topic's configuration. Some keys are our own:
-`http.listener`, `log.format`, `log.stray.retention.ms`, `shutdown.drain.ms`, `unclean.coordination.enable` and, of
-topics, `millstream.mirror.source`, `millstream.mirror.rejoined`, `millstream.mirror.promoted` and
-`millstream.topic.owner`. Keys marked `inert` tune machinery that this broker does not have (thread pools, socket
-buffers the kernel sizes itself): files that set them stay valid, and the broker says at start that they have no effect.
+`audit.log`, `audit.log.max.bytes`, `audit.log.max.per.second`, `http.listener`, `log.format`, `log.stray.retention.ms`,
+`shutdown.drain.ms`, `unclean.coordination.enable` and, of topics, `millstream.mirror.source`,
+`millstream.mirror.rejoined`, `millstream.mirror.promoted` and `millstream.topic.owner`. Keys marked `inert` tune
+machinery that this broker does not have (thread pools, socket buffers the kernel sizes itself): files that set them
+stay valid, and the broker says at start that they have no effect.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from .config_types import (
     Synonym,
     Type,
     at_least,
+    audit_log,
     between,
     gzip_level,
     mirror_requests,
@@ -48,6 +50,7 @@ AUTHORIZERS = (
     "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
     "kafka.security.authorizer.AclAuthorizer",
 )
+AUDIT_LOG = "audit.log"
 SUPER_USERS = "super.users"
 ALLOWS_WITHOUT_ACL = "allow.everyone.if.no.acl.found"
 
@@ -125,6 +128,29 @@ BROKER_KEYS = _table(
         "plain",
         "The form of log lines on stderr: plain for people, json for machines, one object a line.",
         one_of("plain", "json"),
+    ),
+    # Audit log
+    Key(
+        AUDIT_LOG,
+        STRING,
+        None,
+        "Where logins, administrative requests and denied ones are recorded, as JSON: stdout, the path of a file, or"
+        " off. Default: stdout with an authorizer, TLS or SASL, otherwise off.",
+        audit_log,
+    ),
+    Key(
+        "audit.log.max.bytes",
+        LONG,
+        104_857_600,
+        "Largest file of the audit log; one older file of this size is kept beside it, as PATH.1.",
+        at_least(65_536),
+    ),
+    Key(
+        "audit.log.max.per.second",
+        INT,
+        100,
+        "Most lines a second of each kind; others are counted. One client has a tenth of it for logins and denials.",
+        between(1, 100_000),
     ),
     Key(
         "zookeeper.connect",

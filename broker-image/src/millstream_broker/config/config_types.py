@@ -172,6 +172,14 @@ def _principals(value: Value) -> Problem | None:
 principals = Rule("TYPE:NAME, `;` between several", _principals)
 
 
+def _audit_log(value: Value) -> Problem | None:
+    is_right = value in ("stdout", "off") or str(value).startswith("/")
+    return None if is_right else (value, "expected stdout, off, or an absolute path, as /var/log/audit.json")
+
+
+audit_log = Rule("`stdout`, `off`, or an absolute path", _audit_log)
+
+
 def one_of(*names: str) -> Rule:
     def problem(value: Value) -> Problem | None:
         allowed = ", ".join(name or "(empty)" for name in names)

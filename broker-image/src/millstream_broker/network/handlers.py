@@ -26,6 +26,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple, TypeVar, get_type_hints
 
+from millstream_kafka.acl import CLUSTER_NAME, AclOperation, ResourceType
 from millstream_kafka.protocol.api import Api
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 from millstream_kafka.protocol.schema import Struct
@@ -34,6 +35,8 @@ from ..runtime.slices import finish
 from ..runtime.steps import Steps
 from ..security.acl.authorizer import Authorizer
 from ..security.acl.rights import Right
+from ..security.audit.administration import Changes
+from ..security.audit.trail import AuditTrail
 from ..security.authentication import Authentication
 from ..security.session import ClientSession
 
@@ -75,20 +78,29 @@ class Registration:
     rights: tuple[Right, ...]
     refused: Callable[[Any, ApiError], Struct] | None
     """The response to a request without a right for the whole of it; None: `error_response`."""
+    changes: Changes | None = None
+    """What a request of an administrative API changes."""
 
-    def bound(self, parts: Mapping[Any, Any]) -> Bound:
-        """The handler with its parts, which are given by type. Raises TypeError if one is missing."""
+    def bound(self, parts: Mapping[Any, Any], trail: AuditTrail | None = None) -> Bound:
+        """The handler with its parts, which are given by type. Raises TypeError if one is missing.
+
+        `trail` records administrative requests, and those that only brokers may send.
+        """
         if missing := [kind for kind in self.needs if kind not in parts]:
             raise TypeError(f"{self.function.__module__} takes {missing[0]}, which is no part of the broker")
-        needed = [parts[kind] for kind in self.needs]
+        authorizer = parts.get(Authorizer)
+        if isinstance(authorizer, Authorizer):
+            authorizer = authorizer.of_api(self.api.name)
+        needed = [authorizer if kind is Authorizer else parts[kind] for kind in self.needs]
         handle = partial(self.function, *needed)
         if self.for_brokers:
-            handle = partial(_for_brokers, handle)
-        authorizer = parts.get(Authorizer)
+            handle = partial(_for_brokers, self.api.name, trail, handle)
         if isinstance(authorizer, Authorizer) and authorizer.is_enabled:
             for right in reversed(self.rights):
                 if right.field is not None:
                     handle = partial(_with_right, authorizer, right, self.refused, handle)
+        if trail is not None and self.changes is not None:
+            handle = partial(_audited, trail, self.api.name, self.changes, handle)
         run = None if self.run is None else partial(self.run, *needed)
         return Bound(self.api, handle, self.pipelined, self.ends_with_connection, run)
 
@@ -124,10 +136,12 @@ def handler(
     run: Callable[..., list[Answer] | None] | None = None,
     rights: Sequence[Right] = (),
     refused: Callable[[Any, ApiError], Struct] | None = None,
+    changes: Changes | None = None,
 ) -> Callable[[_H], _H]:
     """Register the decorated function as the handler of `api`; `for_brokers`: only for brokers of this cluster.
 
     `rights` are what requests need; `refused` returns the response to a request without a right for the whole of it.
+    `changes` returns what an administrative request changes, for the audit log.
 
     `run` takes the same parts, and handles several requests at once. Raises TypeError for a function with other
     parameters than parts, a context, and a request of this API.
@@ -152,6 +166,7 @@ def handler(
             run,
             tuple(rights),
             refused,
+            changes,
         )
         return function
 
@@ -165,8 +180,13 @@ def _parameters(function: Callable[..., Any]) -> list[Any]:
     return list(types.values())
 
 
-def _for_brokers(handle: Handler, context: RequestContext, request: Any) -> Answer:
+def _for_brokers(
+    api: str, trail: AuditTrail | None, handle: Handler, context: RequestContext, request: Any
+) -> Answer:
     if context.session.peer_broker is None:
+        if trail is not None:
+            operation = AclOperation.CLUSTER_ACTION
+            trail.denied(api, context.session, operation, ResourceType.CLUSTER, CLUSTER_NAME)
         raise ApiError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     return handle(context, request)
 
@@ -186,6 +206,34 @@ def _with_right(
             raise
         return refused(request, error)
     return handle(context, request)
+
+
+def _audited(
+    trail: AuditTrail, api: str, changes: Changes, handle: Handler, context: RequestContext, request: Any
+) -> Answer:
+    """Handle an administrative request, and record its end."""
+
+    def ended(outcome: Struct | Exception | None) -> None:
+        trail.administered(api, changes, context.session, request, outcome)
+
+    async def later(answer: Answer) -> Struct | None:
+        try:
+            response = await answered(answer)
+        except Exception as error:
+            ended(error)
+            raise
+        ended(response)
+        return response
+
+    try:
+        answer = handle(context, request)
+    except Exception as error:
+        ended(error)
+        raise
+    if answer is None or isinstance(answer, Struct):
+        ended(answer)
+        return answer
+    return later(answer)
 
 
 async def answered(answer: Answer) -> Struct | None:

@@ -25,7 +25,7 @@ from millstream_kafka.protocol.sasl_authenticate import SaslAuthenticateRequest,
 from millstream_kafka.protocol.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 from millstream_kafka.protocol.schema import Struct
 
-from ..security.authentication import AFTER_THE_END, Authentication, LoginState
+from ..security.authentication import AFTER_THE_END, PROTOCOL, Authentication, LoginState
 from .handlers import CloseConnection, Handlers, RequestContext
 from .routes import API_VERSIONS, response_frame
 
@@ -65,7 +65,7 @@ class LoginFrames:
             return LoginReply(failed.frame, str(failed))
 
     async def _answer(self, authentication: Authentication, frame: bytes, context_of: ContextOf) -> bytes:
-        if authentication.state is LoginState.WRONG:
+        if authentication.state is LoginState.WRONG:  # recorded when it was chosen
             raise _Failed("another mechanism than before was chosen to authenticate again")
         if authentication.state is LoginState.EXCHANGE and authentication.is_bare:
             try:
@@ -78,8 +78,11 @@ class LoginFrames:
             api = APIS[key]
         except (MalformedRequest, KeyError):
             if authentication.state is LoginState.INITIAL:
+                authentication.refused(PROTOCOL, "its first bytes are no request")
                 raise _Failed("its first bytes are no request") from None
             raise CloseConnection("a request that cannot be read, before authentication") from None
+
+        authentication.identify(client_id)
 
         def framed(version: int, response: Struct) -> bytes:
             return response_frame(api, version, correlation_id, response)

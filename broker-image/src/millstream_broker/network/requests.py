@@ -341,6 +341,7 @@ class ConnectionRequests:
             or context.client_id != client_id
             or context.session is not session
         ):
+            session = self._admission.authentication.identify(client_id)
             context = self._context = RequestContext(
                 version, client_id, session, self._admission.authentication, self.connection_id
             )

@@ -21,6 +21,7 @@ from ..config.config import BrokerConfig, Listener
 from ..config.listener_keys import prefix
 from ..runtime.request_memory import RequestMemory
 from ..runtime.stats import Stats
+from ..security.audit.trail import AuditTrail
 from ..security.authentication import Authentication, Mechanisms
 from ..security.brake import Brake
 from ..security.quotas.connection_rates import ConnectionRates
@@ -75,6 +76,7 @@ class Server(Shared):
         quotas: Quotas,
         rates: ConnectionRates,
         encrypted: Mapping[str, ListenerTls],
+        trail: AuditTrail,
     ) -> None:
         """`mechanisms` are those of each listener that has any; `encrypted` has the listeners with TLS."""
         super().__init__(
@@ -93,6 +95,7 @@ class Server(Shared):
         self._listeners = listeners
         self._mechanisms = mechanisms
         self._brake = Brake()
+        self._trail = trail
         self._encrypted = encrypted
         self.handshakes = Handshakes(self.loop, stats, self._serve)
         self._sweep: asyncio.TimerHandle | None = None
@@ -189,7 +192,10 @@ class Server(Shared):
             principal=principal,
             max_reauth_ms=partial(self._max_reauth_ms, listener.name),
             brake=self._brake,
+            logins=self._trail,
         )
+        if principal != ANONYMOUS and not listener.has_sasl:
+            self._trail.logged_in(authentication.session, "SSL")
         self.connections.add(ClientConnection(self, channel, authentication, port))
 
     def _max_reauth_ms(self, listener: str, mechanism: str) -> int:

@@ -37,6 +37,48 @@ TABLE = (
         "bytes",
         "Requests held in memory until they are whole or admitted; bounded by queued.max.request.bytes.",
     ),
+    # Logins and rights
+    Metric(
+        "millstream_logins_total",
+        "counter",
+        "logins",
+        "Clients and brokers that authenticated; SSL: by a certificate alone.",
+        ("mechanism",),
+    ),
+    Metric(
+        "millstream_login_failures_total",
+        "counter",
+        "logins",
+        "Failed logins: `credentials` were wrong, or not verified after `too_many_failures`; the `mechanism` is not"
+        " enabled; `protocol`: no login at all; `changed`: another user or mechanism than before.",
+        ("mechanism", "reason"),
+    ),
+    Metric(
+        "millstream_logins_delayed_total",
+        "counter",
+        "logins",
+        "Logins that waited before they were verified, because of earlier failures.",
+    ),
+    Metric(
+        "millstream_denied_operations_total",
+        "counter",
+        "operations",
+        "Operations on a resource that clients requested and may not do.",
+        ("api",),
+    ),
+    Metric(
+        "millstream_audit_suppressed_total",
+        "counter",
+        "events",
+        "Events without a line in the audit log, beyond audit.log.max.per.second; lines there count them.",
+        ("kind",),
+    ),
+    Metric(
+        "millstream_audit_lost_total",
+        "counter",
+        "lines",
+        "Lines of the audit log that could not be written, or not as fast as they came.",
+    ),
     # Quotas
     Metric(
         "millstream_quota_limit",

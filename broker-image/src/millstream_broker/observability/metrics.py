@@ -30,6 +30,7 @@ from ..replication.replicas import Replicas
 from ..runtime.request_memory import RequestMemory
 from ..runtime.slices import cooperatively, finish, yield_to_others
 from ..runtime.stats import Stats
+from ..security.audit.trail import AuditTrail
 from ..security.quotas.quotas import Quotas
 from ..security.tls.listener_tls import CertificateState
 from .metric_table import LONGEST_LABEL, MOST_CLIENTS, MOST_PARTITIONS, MOST_TOPICS, TABLE
@@ -114,6 +115,7 @@ class Metrics:
         controllership: Controllership,
         coordination: Connected,
         quotas: Quotas,
+        trail: AuditTrail,
         certificates: Callable[[], Iterable[CertificateState]],
     ) -> None:
         self._stats = stats
@@ -126,6 +128,7 @@ class Metrics:
         self._controllership = controllership
         self._coordination = coordination
         self._quotas = quotas
+        self._trail = trail
         self._certificates = certificates
         self._received, self._sent, self._replicated = Sums(), Sums(), Sums()
         self._scraping = asyncio.Lock()
@@ -152,6 +155,7 @@ class Metrics:
             counts = (0, 0, 0) if controller is None else await finish(controller.machine.count())
             self._add_counters(page)
             self._add_certificates(page)
+            self._add_audit(page)
             await yield_to_others()
             self._add_gauges(page, found, *counts)
             found.omitted["millstream_group_committed_offset"] = await self._add_groups(page)
@@ -212,6 +216,21 @@ class Metrics:
         page.add(
             "millstream_tls_certificates_refused_total", {(each.listener,): each.refused for each in states}
         )
+
+    def _add_audit(self, page: Page) -> None:
+        trail = self._trail
+        page.add(
+            "millstream_logins_total", {(mechanism,): count for mechanism, count in trail.logins.items()}
+        )
+        page.add("millstream_login_failures_total", dict(trail.login_failures))
+        page.add("millstream_logins_delayed_total", trail.delayed)
+        page.add(
+            "millstream_denied_operations_total", {(api,): count for api, count in trail.denials.items()}
+        )
+        if trail.log is not None:
+            left_out = {(kind,): count for kind, count in trail.log.suppressed.items()}
+            page.add("millstream_audit_suppressed_total", left_out)
+            page.add("millstream_audit_lost_total", trail.log.lost)
 
     async def _add_quotas(self, page: Page) -> int:
         """Add the use of clients that have quotas; returns the number of clients left out."""

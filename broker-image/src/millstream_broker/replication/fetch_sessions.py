@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 from millstream_kafka.protocol.fetch import (
+    API,
     IDS_SINCE,
     FetchableTopicResponse,
     FetchRequest,
@@ -84,7 +85,7 @@ class Sessions:
         settings: FetchSettings,
         authorizer: Authorizer,
     ) -> None:
-        self._authorizer = authorizer
+        self._authorizer = authorizer.of_api(API.name)
         authorizer.on_change(self._rights_changed)
         self._waiting: set[Session] = set()
         """Consumers whose response waits, if there are rules of access."""

@@ -54,6 +54,8 @@ class Step(NamedTuple):
 
     auth_bytes: bytes
     identity: Identity | None = None
+    problem: str = ""
+    """Why the client is refused, which the response tells it: the next step fails."""
 
 
 class Answer(NamedTuple):
@@ -83,6 +85,34 @@ Mechanisms = Mapping[str, Authenticator]
 """The mechanisms of a listener, by the names that SaslHandshake has."""
 
 
+class Logins(Protocol):
+    """Records how clients authenticate. `mechanism` is one of the listener's, or empty."""
+
+    def logged_in(self, session: ClientSession, mechanism: str) -> None: ...
+
+    def login_failed(
+        self, session: ClientSession, mechanism: str, reason: str, user: str, detail: str
+    ) -> None: ...
+
+    def login_delayed(self) -> None: ...
+
+
+class _Unrecorded:
+    def logged_in(self, session: ClientSession, mechanism: str) -> None: ...
+
+    def login_failed(
+        self, session: ClientSession, mechanism: str, reason: str, user: str, detail: str
+    ) -> None: ...
+
+    def login_delayed(self) -> None: ...
+
+
+CREDENTIALS, TOO_MANY_FAILURES = "credentials", "too_many_failures"
+UNKNOWN_MECHANISM, PROTOCOL, CHANGED = "mechanism", "protocol", "changed"
+REASONS = (CREDENTIALS, TOO_MANY_FAILURES, UNKNOWN_MECHANISM, PROTOCOL, CHANGED)
+"""Why a login failed: `changed`: another principal or mechanism than that of the session which it replaces."""
+
+
 class LoginState(Enum):
     INITIAL = auto()
     VERSIONS = auto()
@@ -99,6 +129,8 @@ class Authentication:
         "_again_at",
         "_brake",
         "_exchange",
+        "_is_refused",
+        "_logins",
         "_max_reauth_ms",
         "_mechanism",
         "_mechanisms",
@@ -119,6 +151,7 @@ class Authentication:
         principal: str = ANONYMOUS,
         max_reauth_ms: Callable[[str], int] = lambda mechanism: 0,
         brake: Brake | None = None,
+        logins: Logins | None = None,
     ) -> None:
         """`principal` is that of the client's certificate, for listeners without SASL.
 
@@ -127,11 +160,14 @@ class Authentication:
         self._mechanisms = {} if mechanisms is None else mechanisms
         self._max_reauth_ms = max_reauth_ms
         self._brake = brake or Brake()
+        self._logins: Logins = logins or _Unrecorded()
         self._exchange: Exchange | None = None
         self._mechanism = ""
         """The mechanism of the present exchange or session."""
         self._previous: str | None = None
         """The mechanism of the session that is being replaced."""
+        self._is_refused = False
+        """Whether the failure of this exchange is recorded."""
         self._again_at = 0.0
         self.session = ClientSession(principal, None, listener, host)
         self.is_required = is_required
@@ -154,6 +190,16 @@ class Authentication:
         """The mechanisms to name in a refusal: none if clients need not authenticate."""
         return list(self._mechanisms) if self.is_required else []
 
+    def identify(self, client_id: str | None) -> ClientSession:
+        """The session, of a client with this id."""
+        if self.session.client_id != client_id:
+            self.session = self.session._replace(client_id=client_id)
+        return self.session
+
+    def refused(self, reason: str, detail: str, user: str = "") -> None:
+        """The client failed to authenticate."""
+        self._logins.login_failed(self.session, self._mechanism, reason, user, detail)
+
     def may_begin_again(self) -> bool:
         """Whether a SaslHandshake begins to replace the session. Call it once for each."""
         now = asyncio.get_running_loop().time()
@@ -166,6 +212,9 @@ class Authentication:
         """Begin an exchange; returns the mechanisms of the listener. Raises ApiError if this one is not among them."""
         authenticator = self._mechanisms.get(mechanism)
         if authenticator is None:
+            self._logins.login_failed(
+                self.session, "", UNKNOWN_MECHANISM, "", f"mechanism {mechanism[:50]!r} is not enabled"
+            )
             code = ErrorCode.UNSUPPORTED_SASL_MECHANISM if self.is_required else ErrorCode.ILLEGAL_SASL_STATE
             raise ApiError(code)
         if self.is_required:
@@ -175,8 +224,10 @@ class Authentication:
             self.state = LoginState.EXCHANGE
             if self._previous not in (None, mechanism):
                 self.state = LoginState.WRONG
+                self.refused(CHANGED, f"a session of {self._previous} cannot go on by {mechanism}")
                 return list(self._mechanisms)
         self._mechanism = mechanism
+        self._is_refused = False
         self._exchange = authenticator.begin()
         return list(self._mechanisms)
 
@@ -184,8 +235,9 @@ class Authentication:
         """The response to one token. Raises ApiError, after which a new exchange may begin."""
         exchange, self._exchange = self._exchange, None
         if exchange is None:
+            self.refused(PROTOCOL, "SaslAuthenticate without SaslHandshake")
             raise ApiError(ErrorCode.ILLEGAL_SASL_STATE, AFTER_THE_END)
-        answer, identity = await self._verified(exchange, auth_bytes)
+        answer, identity, _ = await self._verified(exchange, auth_bytes)
         if identity is None:
             self._exchange = exchange
             return Answer(answer)
@@ -193,10 +245,9 @@ class Authentication:
             before, after = (
                 name.replace(":", ".", 1) for name in (self.session.principal, identity.principal)
             )
-            raise ApiError(
-                ErrorCode.SASL_AUTHENTICATION_FAILED,
-                f"Cannot change principals during re-authentication from {before}: {after}",
-            )
+            problem = f"Cannot change principals during re-authentication from {before}: {after}"
+            self.refused(CHANGED, problem)
+            raise ApiError(ErrorCode.SASL_AUTHENTICATION_FAILED, problem)
         lifetime_ms, expires_at = self._lifetime(identity)
         self.session = ClientSession(
             identity.principal,
@@ -204,26 +255,40 @@ class Authentication:
             self.session.listener,
             self.session.host,
             expires_at,
+            self.session.client_id,
         )
         self.state = LoginState.COMPLETE
         self.is_bare = False
+        self._logins.logged_in(self.session, self._mechanism)
         return Answer(answer, lifetime_ms)
 
     async def _verified(self, exchange: Exchange, auth_bytes: Bytes) -> Step:
         """One step of the exchange; guesses of a password wait for their turn."""
         user = exchange.guesses(auth_bytes)
         if not user:
-            return await exchange.step(auth_bytes)
+            try:
+                step = await exchange.step(auth_bytes)
+            except ApiError as error:
+                if not self._is_refused:
+                    self.refused(CREDENTIALS, error.message)
+                raise
+            if step.problem:
+                self._is_refused = True
+                self.refused(CREDENTIALS, step.problem)
+            return step
         key, loop = brake_key(self.session.host, user), asyncio.get_running_loop()
         wait_s = self._brake.wait_s(key, loop.time())
         if wait_s is None:
+            self.refused(TOO_MANY_FAILURES, "not verified, after too many failures", user)
             raise ApiError(ErrorCode.SASL_AUTHENTICATION_FAILED, "Authentication failed: too many failures")
         if wait_s:
+            self._logins.login_delayed()
             await asyncio.sleep(wait_s)
         try:
             step = await exchange.step(auth_bytes)
-        except ApiError:
+        except ApiError as error:
             self._brake.failed(key, loop.time())
+            self.refused(CREDENTIALS, error.message, user)
             raise
         self._brake.succeeded(key)
         return step

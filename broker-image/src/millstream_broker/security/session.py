@@ -21,7 +21,7 @@ class PeerBroker(NamedTuple):
 
 
 class ClientSession(NamedTuple):
-    """One authentication of a connection. It never changes: to authenticate again begins another session."""
+    """One authentication of a connection. It never changes: another authentication or client id makes another one."""
 
     principal: str
     """`TYPE:NAME`, as in `User:alice`."""
@@ -31,6 +31,8 @@ class ClientSession(NamedTuple):
     host: str
     expires_at: float | None = None
     """Time of the loop from which on the client must authenticate again; None: never."""
+    client_id: str | None = None
+    """The one in the client's latest request."""
 
 
 def anonymous(listener: str, host: str) -> ClientSession:

@@ -40,7 +40,7 @@ def test_a_super_user_may_do_what_everybody_is_denied() -> None:
     authorizer.replace(EVERYTHING, [DENY_ALL])
     admin = CLIENT._replace(principal="User:admin")
     assert authorizer.allows(admin, WRITE, TOPIC, "a")
-    assert authorizer.allows_some(admin, WRITE, TOPIC)
+    assert authorizer.permits_some(admin, WRITE, TOPIC)
     assert not authorizer.allows(CLIENT, WRITE, TOPIC, "a")
 
 
@@ -55,11 +55,11 @@ def test_a_change_of_rules_ends_remembered_decisions() -> None:
     authorizer = AclAuthorizer()
     pattern, before = ResourcePattern(TOPIC, "a"), authorizer.version
     assert not authorizer.allows(CLIENT, READ, TOPIC, "a")
-    assert not authorizer.allows_some(CLIENT, READ, TOPIC)
+    assert not authorizer.permits_some(CLIENT, READ, TOPIC)
     authorizer.replace(pattern, [allow(READ)])
     assert authorizer.version > before
     assert authorizer.allows(CLIENT, READ, TOPIC, "a")
-    assert authorizer.allows_some(CLIENT, READ, TOPIC)
+    assert authorizer.permits_some(CLIENT, READ, TOPIC)
     before = authorizer.version
     authorizer.replace_all({pattern: {allow(READ)}})
     assert authorizer.version == before, "nothing has changed"
@@ -74,7 +74,7 @@ def test_a_resource_without_a_rule_is_for_everybody_if_so_configured(allows_with
     authorizer = AclAuthorizer(allows_without_acl=allows_without_acl)
     authorizer.replace(ResourcePattern(TOPIC, "a"), [allow(READ, "User:bob")])
     assert authorizer.allows(CLIENT, READ, TOPIC, "b") is allows_without_acl
-    assert authorizer.allows_some(CLIENT, READ, TOPIC) is allows_without_acl
+    assert authorizer.permits_some(CLIENT, READ, TOPIC) is allows_without_acl
     assert not authorizer.allows(CLIENT, READ, TOPIC, "a")
 
 

@@ -6,11 +6,16 @@ whatever the rules say: so no rule locks out the administrators.
 
 `version` grows with each change of rules. Whoever keeps a decision, such as a long poll, compares it. All calls are
 made on the loop.
+
+A request is denied where `allows` or `check` says no: this is counted and audited, under the API whose handler has the
+authorizer (`of_api`). `permits` only asks: what a list may show, or whether another right makes up for a missing one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from copy import copy
+from typing import Self
 
 from millstream_kafka.acl import (
     CLUSTER_NAME,
@@ -22,6 +27,7 @@ from millstream_kafka.acl import (
 )
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 
+from ..audit.trail import AuditTrail
 from ..session import ClientSession
 from .rules import HARDCODED, Decision, Rules
 
@@ -43,7 +49,14 @@ class Authorizer:
 
     is_enabled = False
     """Whether requests may be refused. If not, handlers skip their checks."""
-    version = 0
+
+    @property
+    def version(self) -> int:
+        return 0
+
+    def of_api(self, api: str) -> Self:
+        """The same authorizer, for the handler of an API."""
+        return self
 
     def on_change(self, changed: Callable[[], None]) -> None:
         """Have `changed` called after each change of rules."""
@@ -51,16 +64,28 @@ class Authorizer:
     def allows(
         self, session: ClientSession, operation: AclOperation, resource_type: ResourceType, name: str
     ) -> bool:
+        """Whether a request may do this. If not, it is denied."""
         return True
 
-    def allows_some(
+    def permits(
+        self, session: ClientSession, operation: AclOperation, resource_type: ResourceType, name: str
+    ) -> bool:
+        """As `allows`, without a denial."""
+        return True
+
+    def permits_some(
         self, session: ClientSession, operation: AclOperation, resource_type: ResourceType
     ) -> bool:
         """Whether the operation is allowed on any resource of a type, whatever its name (KIP-679)."""
         return True
 
-    def allows_on_cluster(self, session: ClientSession, operation: AclOperation) -> bool:
-        return self.allows(session, operation, ResourceType.CLUSTER, CLUSTER_NAME)
+    def permits_on_cluster(self, session: ClientSession, operation: AclOperation) -> bool:
+        return self.permits(session, operation, ResourceType.CLUSTER, CLUSTER_NAME)
+
+    def deny(
+        self, session: ClientSession, operation: AclOperation, resource_type: ResourceType, name: str
+    ) -> None:
+        """A request was denied, for want of this right or of another one."""
 
     def check_cluster(self, session: ClientSession, operation: AclOperation) -> None:
         """Raises ApiError unless the operation is allowed on the cluster."""
@@ -78,12 +103,12 @@ class Authorizer:
         return sum(
             1 << operation
             for operation in OPERATIONS[resource_type]
-            if self.allows(session, operation, resource_type, name)
+            if self.permits(session, operation, resource_type, name)
         )
 
     def cluster_operations(self, session: ClientSession) -> int:
         """The allowed operations on the cluster; none without Describe, as in Kafka."""
-        if not self.allows_on_cluster(session, AclOperation.DESCRIBE):
+        if not self.permits_on_cluster(session, AclOperation.DESCRIBE):
             return 0
         return self.operations(session, ResourceType.CLUSTER, CLUSTER_NAME)
 
@@ -93,13 +118,30 @@ class AclAuthorizer(Authorizer):
 
     is_enabled = True
 
-    def __init__(self, super_users: Iterable[str] = (), *, allows_without_acl: bool = False) -> None:
+    def __init__(
+        self,
+        super_users: Iterable[str] = (),
+        *,
+        allows_without_acl: bool = False,
+        trail: AuditTrail | None = None,
+    ) -> None:
         """`allows_without_acl`: everybody may use a resource for which there is no rule."""
+        self._api = ""
+        self._trail = AuditTrail() if trail is None else trail
         self.super_users = frozenset(super_users)
         self.allows_without_acl = allows_without_acl
         self.rules = Rules()
         self._decisions: dict[tuple[str, str, AclOperation, ResourceType, str | None], bool] = {}
         self._listeners: list[Callable[[], None]] = []
+
+    @property
+    def version(self) -> int:
+        return self.rules.version
+
+    def of_api(self, api: str) -> Self:
+        found = copy(self)  # it shares rules and decisions
+        found._api = api
+        return found
 
     def on_change(self, changed: Callable[[], None]) -> None:
         self._listeners.append(changed)
@@ -115,11 +157,26 @@ class AclAuthorizer(Authorizer):
 
     def _changed(self) -> None:
         self._decisions.clear()
-        self.version += 1
+        self.rules.version += 1
         for changed in self._listeners:
             changed()
 
     def allows(
+        self, session: ClientSession, operation: AclOperation, resource_type: ResourceType, name: str
+    ) -> bool:
+        if self._decisions.get((session.principal, session.host, operation, resource_type, name)):
+            return True
+        if self.permits(session, operation, resource_type, name):
+            return True
+        self.deny(session, operation, resource_type, name)
+        return False
+
+    def deny(
+        self, session: ClientSession, operation: AclOperation, resource_type: ResourceType, name: str
+    ) -> None:
+        self._trail.denied(self._api, session, operation, resource_type, name)
+
+    def permits(
         self, session: ClientSession, operation: AclOperation, resource_type: ResourceType, name: str
     ) -> bool:
         key = session.principal, session.host, operation, resource_type, name
@@ -129,13 +186,13 @@ class AclAuthorizer(Authorizer):
             self._remember(key, known)
         return known
 
-    def allows_some(
+    def permits_some(
         self, session: ClientSession, operation: AclOperation, resource_type: ResourceType
     ) -> bool:
         key = session.principal, session.host, operation, resource_type, None
         known = self._decisions.get(key)
         if known is None:
-            known = self.allows(session, operation, resource_type, HARDCODED) or self.rules.allows_some(
+            known = self.permits(session, operation, resource_type, HARDCODED) or self.rules.allows_some(
                 session.principal, session.host, operation, resource_type
             )
             self._remember(key, known)

@@ -101,6 +101,8 @@ class Rules:
 
     def __init__(self) -> None:
         self._types = {resource_type: _OfType() for resource_type in ResourceType}
+        self.version = 0
+        """Counts changes, for whoever keeps decisions."""
 
     def replace(self, pattern: ResourcePattern, entries: Iterable[AccessControlEntry]) -> None:
         """Replace the rules of one pattern; without entries, it has none."""

@@ -178,7 +178,7 @@ class OAuthBearerExchange:
         except InvalidToken as error:
             log.info("OAUTHBEARER: a token is refused: %s", error)
             self._is_refused = True
-            return Step(_REFUSED)
+            return Step(_REFUSED, problem=f"the token is refused: {error}")
         authorized = (found["authorized"] or "").replace("=2C", ",").replace("=3D", "=")
         if authorized not in ("", token.principal):
             raise _failed(

@@ -1,0 +1,1 @@
+"""The audit log: logins, administrative requests, and denied ones."""
