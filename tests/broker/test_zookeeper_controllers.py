@@ -115,7 +115,12 @@ async def test_an_unclean_broker_is_accepted(connect: str) -> None:
             assert (await stored(one, "/brokers/ids/2"))["unclean"] is True
             await store.accept_broker(image.brokers[2])
             assert (await stored(one, "/brokers/ids/2"))["unclean"] is False
-            await until(lambda: two.coordination._broker and not two.coordination._broker.unclean)
+            await until(
+                lambda: (
+                    two.coordination._registration.broker
+                    and not two.coordination._registration.broker.unclean
+                )
+            )
             assert two.epoch == image.brokers[2].epoch
         finally:
             await two.coordination.leave()

@@ -13,7 +13,7 @@ from millstream_broker.coordination import (
     BrokerRecord,
     tree,
 )
-from millstream_broker.coordination import coordination as module
+from millstream_broker.coordination import candidacy as module
 from millstream_broker.coordination.controllership import (
     BrokersChanged,
     Fenced,
@@ -64,7 +64,7 @@ async def test_the_end_of_a_process_is_the_end_of_its_registration(connect: str)
         )
         assert (one.depositions, two.depositions) == (0, 0)
         one.coordination.process_ended(old)
-        await until(lambda: not one.coordination._ended)
+        await until(lambda: not one.coordination._registration.ended)
         node = await one.coordination._nodes.get("/brokers/ids/2")
         assert node is not None
         assert node.created == two.epoch, "the proof was of the incarnation before"
@@ -99,7 +99,7 @@ async def test_the_end_of_the_controllers_process_is_the_end_of_its_controllersh
         await until(lambda: one.epoch > old.epoch)
         one.coordination.campaigns = True
         two.coordination.process_ended(old)
-        await until(lambda: not two.coordination._ended)
+        await until(lambda: not two.coordination._registration.ended)
         assert two.depositions == 0
 
 
@@ -139,7 +139,7 @@ async def test_a_broker_that_registers_meanwhile_keeps_its_registration(
         registering_before_the_next_multi(monkeypatch, one, two)
         old = incarnation(two)
         one.coordination.process_ended(old)
-        await until(lambda: not one.coordination._ended)
+        await until(lambda: not one.coordination._registration.ended)
         assert two.epoch > old.epoch
         node = await one.coordination._nodes.get("/brokers/ids/2")
         assert node is not None

@@ -17,7 +17,7 @@ from millstream_broker.coordination import (
     tree,
     writes,
 )
-from millstream_broker.coordination.coordination import _leaderless
+from millstream_broker.coordination.state_waits import leaderless as count_leaderless
 from millstream_broker.coordination.stores import Delete, Node, Operation, Unavailable, Watch
 from millstream_broker.coordination.stores.file import FILE_NAME, FileStore
 from millstream_harness.members import topic_of
@@ -70,9 +70,9 @@ def test_partitions_of_a_topic_that_was_made_anew_meanwhile_need_no_leaders() ->
 
     def missing(*partitions: PartitionRecord) -> int:
         topic = TopicRecord("t", uuid.uuid4(), partitions, {})
-        return _leaderless(ClusterState("cluster", {}, {"t": topic}, 1), "t", range(1, 3))
+        return count_leaderless(ClusterState("cluster", {}, {"t": topic}, 1), "t", range(1, 3))
 
     assert missing(leaderless, led, leaderless, leaderless) == 1
     assert missing(leaderless) == 0
     assert missing(leaderless, leaderless) == 1
-    assert _leaderless(ClusterState("cluster", {}, {}, 1), "t", range(1, 3)) == 0
+    assert count_leaderless(ClusterState("cluster", {}, {}, 1), "t", range(1, 3)) == 0

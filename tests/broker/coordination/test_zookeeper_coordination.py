@@ -16,7 +16,7 @@ from millstream_broker.coordination import (
     TopicRecord,
     tree,
 )
-from millstream_broker.coordination import coordination as module
+from millstream_broker.coordination import state_waits as module
 from millstream_broker.coordination.controllership import (
     ConfigsChanged,
     DeletionsRequested,

@@ -58,7 +58,7 @@ class Member:
     @property
     def epoch(self) -> int:
         """The broker epoch."""
-        broker = self.coordination._broker
+        broker = self.coordination._registration.broker
         assert broker is not None
         return broker.epoch
 

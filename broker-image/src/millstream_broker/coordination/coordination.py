@@ -27,7 +27,7 @@ from typing import TypeVar
 
 from millstream_kafka.acl import ResourcePattern
 from millstream_kafka.kafka_uuid import uuid_text
-from millstream_kafka.protocol.errors import ApiError, ErrorCode
+from millstream_kafka.protocol.errors import ApiError
 from millstream_kafka.protocol.schema import ZERO_UUID
 from millstream_kafka.protocol.update_metadata import UpdateMetadataRequest
 from millstream_process import supervision
@@ -39,7 +39,6 @@ from . import (
     BrokerRecord,
     ClusterState,
     Conflict,
-    CoordinationError,
     PartitionRecord,
     TopicRecord,
     same_state,
@@ -51,13 +50,15 @@ from . import (
     writes,
 )
 from .acls import Acls, Change
+from .candidacy import Candidacy
 from .configs import Configs
-from .controller_store import TreeControllerStore
 from .controllership import ControllerStore
 from .entities import Entity
 from .fencing import Elected, Fencing
 from .isr_notes import IsrNotes
 from .own_tree import NotOurs, OwnTree
+from .registration import OwnRegistration
+from .state_waits import REQUEST_S, StateWaits
 from .stores import (
     BadVersionError,
     NoNodeError,
@@ -67,16 +68,12 @@ from .stores import (
 )
 from .task_coalescer import TaskCoalescer
 
-REQUEST_S = 15.0
-"""Time limit of a write, and again of the controller's update about it."""
 TOPICS_AT_ONCE = 200
 """Topics created or deleted at a time: the deadlines of a thousand others begin at their turn."""
 DELETIONS_KEPT = 10_000
 LEAVE_S = 5.0
 """Time limit of leaving while the store is down."""
 SAY_S = 10.0
-STAND_DOWN_S = 1.0
-"""How long a deposed controller lets others stand first: they may not reach it, although it lives (`process_ended`)."""
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -126,12 +123,13 @@ class Coordination:
         self._configs = Configs(self._nodes, self._configs_changed)
         self.acls = Acls(self._nodes, lambda path: self._coalescer.need("changes of access rules"))
         self._has_acls = has_acls
-        self._coalescer = TaskCoalescer(
+        self._registration = OwnRegistration(self._nodes, lambda: self._coalescer.need("registration"))
+        self._coalescer: TaskCoalescer = TaskCoalescer(
             self._nodes,
             {
                 "registration": self._renew_registration,
-                "ended processes": self._end_registrations,
-                "the controller": self._look_at_controller,
+                "ended processes": self._registration.end_others,
+                "the controller": self._follow_controller,
                 "configuration": self._load_configs,
                 "changes of configuration": self._configs.read_notes,
                 "access rules": self._load_acls,
@@ -141,21 +139,22 @@ class Coordination:
         )
         self._tasks: list[asyncio.Task[None]] = []
         self._state: ClusterState | None = None
-        self._broker: BrokerRecord | None = None
-        self._store: TreeControllerStore | None = None
-        self._stands_again = 0.0
-        """When this broker may stand for election again, by `time.monotonic`."""
         self._fencing = Fencing(self._nodes)
+        self._candidacy = Candidacy(
+            self._nodes,
+            self._configs,
+            self._fencing,
+            lambda: self._coalescer.need("the controller"),
+            lambda store: self.on_elected(store),
+            lambda: self.on_deposed(),
+        )
+        self._waits = StateWaits(lambda: self._known)
         self._updating = asyncio.Lock()
         self._administering = asyncio.Semaphore(TOPICS_AT_ONCE)
-        self._waiting: dict[asyncio.Future[None], Callable[[ClusterState], bool]] = {}
         self._isr_notes = IsrNotes(self._nodes)
-        self._ended: list[BrokerRecord] = []
         self._deletions: dict[str, uuid.UUID] = {}
         """Topic ids of the latest deletions that were announced here, by name."""
         self._is_leaving = False
-        self._is_outdated = False
-        """Whether the existing registration must be replaced."""
 
     @property
     def is_connected(self) -> bool:
@@ -164,7 +163,8 @@ class Coordination:
     @property
     def broker_epoch(self) -> int:
         """The epoch of the newest registration."""
-        return self._broker.epoch if self._broker is not None else -1
+        broker = self._registration.broker
+        return broker.epoch if broker is not None else -1
 
     @property
     def _known(self) -> ClusterState:
@@ -175,8 +175,9 @@ class Coordination:
     @property
     def _registered(self) -> BrokerRecord:
         """This broker under its newest epoch, once it has joined."""
-        assert self._broker is not None
-        return self._broker
+        broker = self._registration.broker
+        assert broker is not None
+        return broker
 
     # Joining and leaving
 
@@ -246,12 +247,12 @@ class Coordination:
 
         `takes_over`: a registration with our directory is that of an earlier process of ours, which is dead.
         """
-        self._broker = await self._persist(
-            lambda: self._register_patiently(broker, takes_over), deadline=None
+        registered = await self._persist(
+            lambda: self._registration.register_patiently(broker, takes_over), deadline=None
         )
         self._state = ClusterState(
             self.cluster_id,
-            {broker.broker_id: self._broker},
+            {broker.broker_id: registered},
             {},
             NO_LEADER,
             broker_configs=dict(self._configs.brokers),
@@ -269,7 +270,7 @@ class Coordination:
         """Leave, so that nobody must wait for the session's end; within LEAVE_S even if the store is down."""
         self.withdraw()
         self.changes = lambda state: None
-        self._depose()
+        self._candidacy.depose()
         await supervision.cancel(self._tasks)
         self._tasks.clear()
         await self._nodes.close(min(LEAVE_S, self._nodes.timeout))
@@ -282,7 +283,7 @@ class Coordination:
             return
         if why := await verification.foreign(nodes, self.cluster_id):
             raise NotOurs(why)
-        if self._broker is not None and await self._older(nodes):
+        if self._registration.broker is not None and await self._older(nodes):
             await nodes.sync()  # another server may only be behind
             if why := await self._older(nodes):
                 await self.on_older()
@@ -299,26 +300,26 @@ class Coordination:
             await verification.older_generation(nodes, us, self._shown)
             or await self._fencing.contradicted(nodes)
             or await verification.older_state(
-                nodes, self._known.topics, lambda record: self._store is not None or us in record.replicas
+                nodes, self._known.topics, lambda record: self._is_controller or us in record.replicas
             )
         )
 
     def _session_became(self, state: State, is_new: bool) -> None:
         if state is State.CONNECTED:
             log.info("connected to %s%s", self._nodes, ", in a new session" if is_new else "")
-            if self._broker is not None:
+            if self._registration.broker is not None:
                 if is_new:
                     self._coalescer.need("configuration", "access rules", "deleted topics")
                 self._coalescer.need(
                     "registration", "the controller", "changes of configuration", "changes of access rules"
                 )
-            if self._store is not None:
-                self._store.reconnected()
+            if (store := self._candidacy.store) is not None:
+                store.reconnected()
         elif state is State.SUSPENDED:
             log.warning("lost the connection to %s: continuing with the cached state", self._nodes)
         else:
             log.warning("the session with %s is over", self._nodes)
-            self._depose()
+            self._candidacy.depose()
 
     async def _persist(self, attempt: Callable[[], Awaitable[T]], deadline: float | None = REQUEST_S) -> T:
         """Repeat `attempt` while the store is down; each attempt begins by reading. Raises Unavailable."""
@@ -335,47 +336,17 @@ class Coordination:
                     raise
                 await asyncio.sleep(0.05)
 
-    # Registration
-
-    async def _register_patiently(self, broker: BrokerRecord, takes_over: bool) -> BrokerRecord:
-        """Register at start: the holder of the id may be about to lose its session."""
-        end = time.monotonic() + self._nodes.timeout * 1.5
-        while True:
-            try:
-                return await self._register(broker, takes_over)
-            except CoordinationError as error:
-                if isinstance(error, Unavailable) or time.monotonic() > end:
-                    raise
-            await asyncio.sleep(0.2)
-
-    async def _register(self, broker: BrokerRecord, takes_over: bool = True) -> BrokerRecord:
-        anew, self._is_outdated = self._is_outdated, False
-        try:
-            return await writes.register(
-                self._nodes,
-                broker,
-                lambda path: self._coalescer.need("registration"),
-                takes_over=takes_over,
-                anew=anew,
-            )
-        except BaseException:
-            self._is_outdated |= anew
-            raise
+    # OwnRegistration
 
     def lost_data(self) -> None:
         """A log directory has failed: register again, as unclean, so that the controller elects others."""
-        self._broker = replace(self._registered, unclean=True)
-        self._is_outdated = True
-        self._coalescer.need("registration")
+        self._registration.lost_data(self._registered)
 
     async def _renew_registration(self) -> None:
         if self._is_leaving:
             return
         was = self._registered
-        registered = await self._register(self._registered)
-        if self._is_outdated:  # data was lost meanwhile; the registration is about to be repeated
-            registered = replace(registered, unclean=True)
-        self._broker = registered
+        registered = await self._registration.renew(was)
         if (was.unclean or was.ahead) and not (registered.unclean or registered.ahead):
             self.on_accepted()
         brokers = {**self._known.brokers, self._registered.broker_id: self._registered}
@@ -386,13 +357,8 @@ class Coordination:
 
         That is safe even if it is not true: a live broker registers again, with a new epoch.
         """
-        self._ended.append(broker)
+        self._registration.ended.append(broker)
         self._coalescer.need("ended processes")
-
-    async def _end_registrations(self) -> None:
-        while self._ended:
-            await writes.end_registration(self._nodes, self._ended[0])
-            del self._ended[0]
 
     async def _drop_deleted(self) -> None:
         """In a new session: drop topics that were deleted in the meantime."""
@@ -403,48 +369,16 @@ class Coordination:
 
     # The controller
 
-    async def _look_at_controller(self) -> None:
-        node = await self._nodes.get(tree.CONTROLLER, lambda path: self._coalescer.need("the controller"))
-        if node is None:
-            self._depose()
-            if not self.campaigns or self._is_leaving:
-                return
-            if (pause := self._stands_again - time.monotonic()) > 0:
-                asyncio.get_running_loop().call_later(pause, self._coalescer.need, "the controller")
-            else:
-                await self._campaign()
-            return
-        if node.owner != self._nodes.session_id:
-            self._depose()
-        elif self._store is None:  # we won, and the response was lost
-            epoch = await self._nodes.get(tree.CONTROLLER_EPOCH)
-            if epoch is None:
-                raise CoordinationError(f"{tree.CONTROLLER_EPOCH} is gone")
-            self._take_office(tree.controller_epoch_from(epoch.data), epoch.version)
-        if (controller_id := tree.controller_from(node.data)) != self._known.controller_id:
+    @property
+    def _is_controller(self) -> bool:
+        return self._candidacy.store is not None
+
+    async def _follow_controller(self) -> None:
+        controller_id = await self._candidacy.follow(
+            self._registered.broker_id, lambda: self.campaigns and not self._is_leaving
+        )
+        if controller_id is not None and controller_id != self._known.controller_id:
             self._become(replace(self._known, controller_id=controller_id))
-
-    async def _campaign(self) -> None:
-        if (won := await writes.stand_for_election(self._nodes, self._registered.broker_id)) is not None:
-            self._take_office(*won)
-        self._coalescer.need("the controller")
-
-    def _take_office(self, epoch: int, epoch_version: int) -> None:
-        self._fencing.elected(Elected(epoch, self._registered.broker_id))
-        self._store = TreeControllerStore(self._nodes, self._configs, epoch, epoch_version, self._fenced)
-        self.on_elected(self._store)
-
-    def _fenced(self) -> None:
-        """One of our writes was refused: another broker has been elected."""
-        self._depose()
-        self._coalescer.need("the controller")
-
-    def _depose(self) -> None:
-        if self._store is not None:
-            store, self._store = self._store, None
-            self._stands_again = time.monotonic() + STAND_DOWN_S
-            store.end()
-            self.on_deposed()
 
     # Updates from the controller
 
@@ -509,37 +443,7 @@ class Coordination:
     def _become(self, state: ClusterState) -> None:
         self._state = state
         self.changes(state)
-        for future, is_so in list(self._waiting.items()):
-            if is_so(state) and not future.done():
-                future.set_result(None)
-
-    async def _until(self, is_so: Callable[[ClusterState], bool], what: str) -> None:
-        """Raises ApiError REQUEST_TIMED_OUT."""
-        if is_so(self._known):
-            return
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting[future] = is_so
-        try:
-            async with asyncio.timeout(REQUEST_S):
-                await future
-        except TimeoutError:
-            raise ApiError(
-                ErrorCode.REQUEST_TIMED_OUT,
-                f"{what} is written, but the controller has not carried it out within {REQUEST_S:g} s",
-            ) from None
-        finally:
-            del self._waiting[future]
-
-    async def _until_led(self, name: str, indexes: range) -> None:
-        """Return when these partitions have leaders, or when none has got one for REQUEST_S.
-
-        A controller announces many partitions in several updates, and may find no live replica to lead some.
-        """
-        while missing := _leaderless(self._known, name, indexes):
-            try:
-                await self._until(lambda state: _leaderless(state, name, indexes) < missing, name)
-            except ApiError:
-                return
+        self._waits.resolve(state)
 
     # Configuration
 
@@ -547,8 +451,8 @@ class Coordination:
         await self._configs.load(lambda path: self._coalescer.need("changes of configuration"))
 
     def _configs_changed(self, entities: set[str]) -> None:
-        if self._store is not None:
-            self._store.configs_changed(entities)
+        if (store := self._candidacy.store) is not None:
+            store.configs_changed(entities)
         named = frozenset(found for path in entities if (found := Entity.from_path(path)) is not None)
         for callback in self.on_entities if named else ():
             callback(named)
@@ -628,8 +532,8 @@ class Coordination:
 
         async with self._administering:
             await self._persist(lambda: writes.create_topic(self._nodes, topic))
-            await self._until(is_there, f"topic {topic.name}")
-            await self._until_led(topic.name, range(count))
+            await self._waits.until(is_there, f"topic {topic.name}")
+            await self._waits.until_led(topic.name, range(count))
 
     async def add_partitions(self, name: str, partitions: tuple[PartitionRecord, ...]) -> None:
         known = self._known.topics.get(name)
@@ -637,16 +541,16 @@ class Coordination:
             raise Conflict(f"there is no topic {name}")
         count = len(known.partitions) + len(partitions)
         await self._persist(lambda: writes.add_partitions(self._nodes, known, partitions))
-        await self._until(
+        await self._waits.until(
             lambda state: name in state.topics and len(state.topics[name].partitions) >= count,
             f"partitions of {name}",
         )
-        await self._until_led(name, range(len(known.partitions), count))
+        await self._waits.until_led(name, range(len(known.partitions), count))
 
     async def delete_topic(self, name: str) -> None:
         async with self._administering:
             topic_id = await self._persist(lambda: writes.request_deletion(self._nodes, name))
-            await self._until(
+            await self._waits.until(
                 lambda state: name not in state.topics or state.topics[name].topic_id != topic_id,
                 f"the deletion of {name}",
             )
@@ -671,10 +575,3 @@ class Coordination:
 
 async def _nothing() -> None:
     pass
-
-
-def _leaderless(state: ClusterState, name: str, indexes: range) -> int:
-    """The number of these partitions without a leader; deleted ones need none."""
-    topic = state.topics.get(name)
-    partitions = () if topic is None else topic.partitions[indexes.start : indexes.stop]
-    return sum(one.leader == NO_LEADER for one in partitions)
