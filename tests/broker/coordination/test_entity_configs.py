@@ -114,6 +114,35 @@ async def test_nodes_and_notes_are_those_of_kafka() -> None:
     assert len(shared.nodes.names(tree.CONFIG_CHANGES)) == 1, "nothing has changed"
 
 
+async def test_what_is_deleted_leaves_no_node() -> None:
+    shared = SharedTree()
+    configs, _ = await configs_of(shared)
+    others, _ = await configs_of(shared)
+    user, client, other = (Entity("alice"), Entity("alice", "c"), Entity("alice", "d"))
+    before = set(shared.nodes.stored)
+
+    def left() -> list[str]:
+        return sorted(path for path in set(shared.nodes.stored) - before if not path.startswith(tree.CONFIG_CHANGES))
+
+    for entity in (user, client, other, Entity(client_id="c"), Entity(ip="10.0.0.1")):
+        await put(configs, entity, RATE)
+    for entity in (user, other, Entity(client_id="c"), Entity(ip="10.0.0.1")):
+        await put(configs, entity, {})
+    assert left() == [f"/config/users/alice{below}" for below in ("", "/clients", "/clients/c")]
+    await others.read_notes()
+    assert others.entities == {client: RATE}
+    await put(configs, client, {})
+    assert left() == []
+    await others.read_notes()
+    assert not others.entities
+    await put(others, client, RATE)
+    await put(others, user, RATE)
+    await put(others, client, {})
+    assert left() == ["/config/users/alice"]
+    await put(others, user, {})
+    assert left() == []
+
+
 async def test_an_entity_whose_node_and_notes_are_gone_is_forgotten() -> None:
     shared = SharedTree()
     (one, _), (other, changes) = await configs_of(shared), await configs_of(shared)

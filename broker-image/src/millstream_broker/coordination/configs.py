@@ -1,6 +1,7 @@
 """The configuration of topics, brokers, users, clients and addresses in the tree, and the notes that announce changes.
 
-To change an entity, a broker writes its node and leaves a note under /config/changes, in one multi (`change_notes`).
+To change an entity, a broker writes its node and leaves a note under /config/changes, in one multi (`change_notes`). The
+node of a user, client or address that has no configuration left is removed, so that deleted users leave nothing.
 
 Unusable configuration (broken JSON, an unknown key, a value of the wrong type) is reported, and the previous values
 stay in use: another program's writes stop no broker or controller. `effective_configs` decides whether values agree
@@ -24,10 +25,12 @@ from .entities import Entity
 from .stores import (
     BadVersionError,
     Create,
+    Delete,
     MultiError,
     Node,
     NodeExistsError,
     NoNodeError,
+    NotEmptyError,
     Operation,
     Set,
     Store,
@@ -128,6 +131,7 @@ class Configs:
         """
         path = tree.config_path(entity)
         note = Create(tree.CONFIG_CHANGE, tree.config_change_json(entity), sequence=True)
+        has_clients = False
         while True:
             there = await self._nodes.get(path)
             config = await changed(_stored(entity, there))
@@ -135,19 +139,40 @@ class Configs:
             if len(data) > self._nodes.max_node_bytes:
                 message = f"{path} would have {len(data)} bytes: {self._nodes.max_node_bytes} are allowed"
                 raise CoordinationError(message, ErrorCode.INVALID_CONFIG)
-            if (there is None and not config) or (there is not None and there.data == data):
+            is_removed = not config and not has_clients and Entity.from_path(entity) is not None
+            if there is None and not config:
                 break
+            if there is not None and there.data == data and not is_removed:
+                break
+            change: Operation
             if there is None:
                 await self._nodes.ensure(path.rpartition("/")[0])
-            change: Operation = Create(path, data) if there is None else Set(path, data, there.version)
+                change = Create(path, data)
+            else:
+                change = Delete(path, there.version) if is_removed else Set(path, data, there.version)
             try:
                 await self._nodes.multi([change, note])
+                if is_removed:
+                    await self._remove_above(entity)
                 break
             except MultiError as error:
-                if not isinstance(error.error, NodeExistsError | NoNodeError | BadVersionError):
+                has_clients = has_clients or isinstance(error.error, NotEmptyError)
+                if not isinstance(error.error, NodeExistsError | NoNodeError | BadVersionError | NotEmptyError):
                     raise error.error from None
         self._take(entity, dict(config))
         self._changed({entity})
+
+    async def _remove_above(self, entity: str) -> None:
+        """Remove the nodes above a user's client, which is gone, unless they have other clients, or configuration."""
+        user, below, _ = entity.partition("/clients/")
+        if not below:
+            return
+        path = tree.config_path(user)
+        with contextlib.suppress(NoNodeError, NotEmptyError, BadVersionError):
+            await self._nodes.delete(f"{path}/clients")
+            there = await self._nodes.get(path)
+            if there is not None and there.data in (b"", tree.config_json({})):
+                await self._nodes.delete(path, there.version)
 
     async def _read(self, entities: set[str], *, tell: bool = True) -> None:
         known = [entity async for entity in cooperatively(sorted(entities)) if _is_known(entity)]
