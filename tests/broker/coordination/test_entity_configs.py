@@ -122,7 +122,9 @@ async def test_what_is_deleted_leaves_no_node() -> None:
     before = set(shared.nodes.stored)
 
     def left() -> list[str]:
-        return sorted(path for path in set(shared.nodes.stored) - before if not path.startswith(tree.CONFIG_CHANGES))
+        return sorted(
+            path for path in set(shared.nodes.stored) - before if not path.startswith(tree.CONFIG_CHANGES)
+        )
 
     for entity in (user, client, other, Entity(client_id="c"), Entity(ip="10.0.0.1")):
         await put(configs, entity, RATE)

@@ -1,7 +1,7 @@
 """The configuration of topics, brokers, users, clients and addresses in the tree, and the notes that announce changes.
 
-To change an entity, a broker writes its node and leaves a note under /config/changes, in one multi (`change_notes`). The
-node of a user, client or address that has no configuration left is removed, so that deleted users leave nothing.
+To change an entity, a broker writes its node and leaves a note under /config/changes, in one multi (`change_notes`).
+The node of a user, client or address that has no configuration left is removed, so that deleted users leave nothing.
 
 Unusable configuration (broken JSON, an unknown key, a value of the wrong type) is reported, and the previous values
 stay in use: another program's writes stop no broker or controller. `effective_configs` decides whether values agree
@@ -157,7 +157,9 @@ class Configs:
                 break
             except MultiError as error:
                 has_clients = has_clients or isinstance(error.error, NotEmptyError)
-                if not isinstance(error.error, NodeExistsError | NoNodeError | BadVersionError | NotEmptyError):
+                if not isinstance(
+                    error.error, NodeExistsError | NoNodeError | BadVersionError | NotEmptyError
+                ):
                     raise error.error from None
         self._take(entity, dict(config))
         self._changed({entity})
