@@ -1,6 +1,7 @@
 """``make faults FAULTS="--seconds 600 --faults 100 --seed 3"``: break a cluster and report each violation.
 
-With ``loads`` as the first argument, break batch loads instead (`loads`), with ``mirrors`` mirrors (`mirrors`).
+With ``loads`` as the first argument, break batch loads instead (`loads`), with ``mirrors`` mirrors (`mirrors`); with
+``hostility``, attack a secured cluster (`hostility`); with ``crowd``, open thousands of connections to a broker.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from .hostility import crowd
+from .hostility import run as hostility
 from .isolation import inside, reenter, unshare
 from .loads import rounds as loads
 from .mirrors import rounds as mirrors
@@ -26,6 +29,10 @@ def main() -> int:
         return loads.main(sys.argv[2:])
     if sys.argv[1:2] == ["mirrors"]:
         return mirrors.main(sys.argv[2:])
+    if sys.argv[1:2] == ["hostility"]:
+        return hostility.main(sys.argv[2:])
+    if sys.argv[1:2] == ["crowd"]:
+        return crowd.main(sys.argv[2:])
     given = arguments()
     if not inside() and (command := unshare()) is not None:
         return reenter(command, sys.argv[1:])
