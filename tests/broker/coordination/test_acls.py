@@ -12,10 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream_broker.coordination import acl_nodes, tree
+from millstream_broker.coordination import acl_nodes, change_notes, tree
 from millstream_broker.coordination.acl_nodes import Entries
 from millstream_broker.coordination.acls import NOBODY, Acls
 from millstream_broker.coordination.stores import Delete
+from millstream_broker.runtime import slices
 from millstream_harness.in_process import running
 from millstream_harness.members import until
 from millstream_harness.shared_tree import SharedTree
@@ -138,6 +139,46 @@ async def test_a_broker_that_missed_notes_reads_everything() -> None:
     await other.read_notes()
     assert other.rules == {ORDERS: frozenset({READ, CONFIGS})}
     assert len(loaded) == 1
+
+
+async def test_many_changes_do_not_hold_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slices, "SLICE_S", 0.0)
+    shared = SharedTree()
+    changing, reading = await acls_of(shared), await acls_of(shared)
+    patterns = [ResourcePattern(TOPIC, f"t{number}") for number in range(100)]
+    await changing.change({pattern: lambda stored: adding(READ, to=stored) for pattern in patterns})
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.create_task(count())
+    await reading.read_notes()
+    counting.cancel()
+    assert len(reading.rules) == 100
+    assert turns > 100
+
+
+async def test_a_note_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    shared = SharedTree()
+    changing, reading = await acls_of(shared), await acls_of(shared)
+    parsed: list[str] = []
+
+    def number_of(name: str) -> int:
+        parsed.append(name)
+        return int(name[-10:])
+
+    for number in range(20):
+        await add(changing, ResourcePattern(TOPIC, f"t{number}"), READ)
+    monkeypatch.setattr(change_notes, "number_of", number_of)
+    for number in range(20, 23):
+        await add(changing, ResourcePattern(TOPIC, f"t{number}"), READ)
+        await reading.read_notes()
+    assert len(reading.rules) == 23
+    assert sorted(parsed) == sorted(set(parsed))
 
 
 async def test_rules_that_cannot_be_read_let_nobody_in(caplog: pytest.LogCaptureFixture) -> None:

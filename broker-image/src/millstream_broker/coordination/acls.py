@@ -109,7 +109,7 @@ class Acls:
             patterns: dict[ResourcePattern, None] = {}
             try:
                 for notes, of_notes in zip(self._notes, names, strict=True):
-                    for path, data in await notes.unread(of_notes):
+                    async for path, data in cooperatively(await notes.unread(of_notes)):
                         try:
                             patterns[acl_nodes.changed_in(path, data)] = None
                         except TreeError as error:
@@ -120,7 +120,7 @@ class Acls:
                 return
             known = [pattern for pattern in patterns if pattern.pattern_type in acl_nodes.ROOTS]
             stored = await self._nodes.get_all(map(acl_nodes.path_of, known))
-            for pattern, node in zip(known, stored, strict=True):
+            async for pattern, node in cooperatively(zip(known, stored, strict=True)):
                 self._take(pattern, self._usable(pattern, node))
             for notes, of_notes in zip(self._notes, names, strict=True):
                 notes.are_read(of_notes)
@@ -147,7 +147,7 @@ class Acls:
         stored = await self._nodes.get_all(map(acl_nodes.path_of, changes))
         written: list[tuple[ResourcePattern, Entries]] = []
         multis: list[list[Operation]] = []
-        for (pattern, change), node in zip(changes.items(), stored, strict=True):
+        async for (pattern, change), node in cooperatively(zip(changes.items(), stored, strict=True)):
             before = _stored(pattern, node)
             after = change(before)
             operation = _operation(pattern, node, before, after)
@@ -159,7 +159,8 @@ class Acls:
                 written.append((pattern, after))
                 multis.append([operation, Create(*acl_nodes.change_of(pattern), sequence=True)])
         again = []
-        for (pattern, after), result in zip(written, await self._nodes.multi_all(multis), strict=True):
+        results = await self._nodes.multi_all(multis)
+        async for (pattern, after), result in cooperatively(zip(written, results, strict=True)):
             if isinstance(result, Unavailable):
                 raise result
             if isinstance(result, MultiError):

@@ -9,7 +9,8 @@ everything.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Sequence
+from bisect import bisect_right
+from collections.abc import Sequence
 
 from .stores import NoNodeError, Store, Watch
 
@@ -22,22 +23,34 @@ class Missed(Exception):
 
 
 class ChangeNotes:
-    """Call `names`, then `unread`, and `are_read` once what they name has been read."""
+    """Call `names`, then `unread`, and `are_read` once what they name has been read.
+
+    There may be thousands of notes, and brokers read them with each change: a name is parsed once.
+    """
 
     def __init__(self, nodes: Store, directory: str) -> None:
         self.directory = directory
         self._nodes = nodes
         self._seen = -1
+        self._numbers: dict[str, int] = {}
 
     async def names(self, watch: Watch) -> list[str]:
-        """The names of all notes. `watch` is called at the next change. Raises Unavailable."""
-        return await self._nodes.children(self.directory, watch) or []
+        """The names of all notes, in order. `watch` is called at the next change. Raises Unavailable."""
+        found = await self._nodes.children(self.directory, watch) or []
+        known = self._numbers
+        self._numbers = {name: known[name] if name in known else number_of(name) for name in found}
+        return sorted(found, key=self._number)
+
+    def _number(self, name: str) -> int:
+        number = self._numbers.get(name)
+        return number_of(name) if number is None else number
 
     async def unread(self, names: Sequence[str]) -> list[tuple[str, bytes]]:
         """Path and data of those that this broker has not read, in order. Raises Missed, Unavailable."""
-        if self._has_missed(names):
+        new = names[bisect_right(names, self._seen, key=self._number) :]
+        newest = self._number(names[-1]) if names else -1
+        if newest < self._seen or newest - self._seen != len({self._number(name) for name in new}):
             raise Missed
-        new = sorted((name for name in names if number_of(name) > self._seen), key=number_of)
         paths = [f"{self.directory}/{name}" for name in new]
         found = []
         for path, node in zip(paths, await self._nodes.get_all(paths), strict=True):
@@ -46,24 +59,19 @@ class ChangeNotes:
             found.append((path, node.data))
         return found
 
-    def are_read(self, names: Iterable[str], *, all_of_them: bool = False) -> None:
+    def are_read(self, names: Sequence[str], *, all_of_them: bool = False) -> None:
         """These were read; `all_of_them`: with everything that any note could name, so the numbers may begin anew."""
-        newest = max(map(number_of, names), default=-1)
+        newest = self._number(names[-1]) if names else -1
         self._seen = newest if all_of_them else max(newest, self._seen)
-
-    def _has_missed(self, names: Iterable[str]) -> bool:
-        """Whether there have been notes that this broker has not read, and that are gone."""
-        numbers = {number for number in map(number_of, names) if number >= 0}
-        newest = max(numbers, default=-1)
-        return newest < self._seen or not numbers.issuperset(range(self._seen + 1, newest + 1))
 
     async def remove_old(self, names: Sequence[str]) -> None:
         """Remove old ones, never the newest: its number shows others what they have missed. Raises Unavailable."""
         if not names:
             return
-        *old, newest = sorted(names, key=number_of)
-        old = [name for name in old[:REMOVED_AT_ONCE] if number_of(name) <= self._seen]
-        paths = [f"{self.directory}/{name}" for name in (*old, newest)]
+        old = [
+            name for name in names[: min(REMOVED_AT_ONCE, len(names) - 1)] if self._number(name) <= self._seen
+        ]
+        paths = [f"{self.directory}/{name}" for name in (*old, names[-1])]
         *nodes, last = await self._nodes.get_all(paths)
         for path, node in zip(paths, nodes, strict=False):
             if node is not None and last is not None and last.created_ms - node.created_ms > NOTES_EXPIRE_MS:

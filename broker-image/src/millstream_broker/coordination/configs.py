@@ -88,7 +88,7 @@ class Configs:
             await self.load(self._noted)
             return
         entities = set()
-        for path, data in unread:
+        async for path, data in cooperatively(unread):
             try:
                 entities.add(tree.config_change_from(path, data))
             except tree.TreeError as error:

@@ -217,7 +217,7 @@ class Authenticated:
                 ResourceType.TOPIC,
                 f"{ABSURD}-{self.drawn.randrange(10**6)}",
                 kind,
-                f"User:{ABSURD}{self.drawn.randrange(1000)}",
+                f"User:{ABSURD}{self.drawn.randrange(20)}",
                 "*",
                 AclOperation.READ,
                 PermissionType.ALLOW,
