@@ -87,6 +87,20 @@ CASES: dict[str, list[tuple[str, str, str]]] = {
     "MillstreamCertificateRefused": [
         (f'millstream_tls_certificates_refused_total{{{POD},listener="SSL"}}', "1x120", "0+1x120")
     ],
+    "MillstreamCertificatesNotReady": [
+        (
+            f'millstream_operator_attention{{{NAMED},kind="Cluster",type="CertificatesReady",reason="AuthorityInvalid"}}',
+            "_x120",
+            "1x120",
+        )
+    ],
+    "MillstreamAuthorityReplaced": [
+        (
+            'millstream_operator_conditions{kind="Cluster",type="CertificatesReady",status="True",reason="AuthorityRetiring"}',
+            "_x120",
+            "1x120",
+        )
+    ],
     "MillstreamTaskFails": [
         (f'millstream_task_failures_total{{{POD},task="t"}}', "0x120", "0x100 1x19"),
     ],

@@ -26,7 +26,8 @@ from ..models import Cluster, Listener, ListenerStatus
 from ..models.conditions import Reason
 from ..models.problem import Problem
 from ..reconcile.cluster.rolling import NO_ANSWER, Roll, RollingPod, plan_roll
-from ..resources.broker_config import broker_config, properties
+from ..resources.broker_config import broker_config, certificate_files, properties
+from ..resources.certificates import brokers_secret, trust_secret
 from ..resources.listeners import all_listeners, external_listeners, kafka_name
 from . import ports, processes, zookeeper
 from .folder import DataFolder
@@ -191,12 +192,23 @@ class LocalCluster:
             stale.remove(broker)
         return restarted or len(running) < len(self.brokers)
 
+    def encrypted_endpoints(self) -> dict[int, list[tuple[str, int]]]:
+        """Where running brokers listen with TLS."""
+        encrypted = [listener for listener in self.cluster.spec.listeners if listener.is_encrypted]
+        return {
+            broker: [(ports.HOST, self._port(broker, listener)) for listener in encrypted]
+            for broker in self.running()
+            if encrypted and self._is_as_asked(broker)
+        }
+
     def external_addresses(self) -> tuple[ListenerStatus, ...] | None:
         """The addresses of external listeners, which are on this machine like the others; None without any."""
         brokers = self.running()
         found = [
             ListenerStatus(
                 name=listener.name,
+                protocol=listener.protocol,
+                ca_secret=trust_secret(self.cluster) if listener.is_encrypted else None,
                 bootstrap=",".join(f"{ports.HOST}:{self._port(broker, listener)}" for broker in brokers),
             )
             for listener in external_listeners(self.cluster)
@@ -208,6 +220,7 @@ class LocalCluster:
             f"{kafka_name(listener)}://{ports.HOST}:{self._port(broker, listener)}"
             for listener in all_listeners(self.cluster)
         )
+        secret = brokers_secret(self.cluster)
         config = {
             **broker_config(self.cluster),
             "broker.id": str(broker),
@@ -215,6 +228,13 @@ class LocalCluster:
             "listeners": listeners,
             "advertised.listeners": listeners,
             "inter.broker.listener.name": kafka_name(self.cluster.spec.internal),
+            **certificate_files(
+                self.cluster,
+                *(
+                    str(self.data.path / "users" / folder_name(self.cluster.namespace, secret) / file)
+                    for file in (f"broker-{broker}.pem", "ca.crt")
+                ),
+            ),
             "http.listener": f"{ports.HOST}:{self.state.ports[self._key(broker)][f'{HTTP}:{HTTP_PORT}']}",
         }
         if self.has_zookeeper:

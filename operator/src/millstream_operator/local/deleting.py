@@ -21,6 +21,7 @@ from typing import Any
 from ..models import Cluster, MirrorMaker, decode_as
 from ..state.status import FINALIZER
 from . import processes
+from .certificates import forget_certificates
 from .clusters import LocalCluster
 from .folder import DataFolder
 from .mirrors import LocalMirror
@@ -68,6 +69,7 @@ def delete(work: Pass, key: str) -> None:
     elif kind == "Cluster":
         cluster = LocalCluster(work.folder, decode_as(Cluster, resource))
         cluster.stop()
+        forget_certificates(cluster.cluster, work.secret_files)
         if lost and not _removed(work, key, cluster.folder):
             return
     del work.state.resources[key]

@@ -42,7 +42,7 @@ _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 OUTSIDE = tuple(
     field.encode_name
     for field in msgspec.structs.fields(Listener)
-    if field.name not in ("name", "type", "port", "allow_plaintext", "authentication")
+    if field.name not in ("name", "type", "port", "allow_plaintext", "authentication", "tls")
 )
 # Fields that concern only Kubernetes. A path names a field; it counts if the manifest has it.
 NO_EFFECT = {
@@ -234,7 +234,13 @@ def _take_secret(document: Resource, secrets: dict[tuple[str, str], Values]) -> 
 
 
 def _named_secrets(resources: Iterable[Resource]) -> set[tuple[str, str]]:
-    """The Secrets that MirrorMakers and Users name."""
+    """The Secrets that Clusters, MirrorMakers and Users name."""
+    clusters = [
+        models.decode_as(models.Cluster, one) for one in resources if one["kind"] == models.Cluster.KIND
+    ]
+    of_clusters = {
+        (cluster.namespace, name) for cluster in clusters if (name := cluster.spec.own_authority) is not None
+    }
     mirrors = [models.decode_as(MirrorMaker, one) for one in resources if one["kind"] == MirrorMaker.KIND]
     users = [models.decode_as(User, one) for one in resources if one["kind"] == User.KIND]
     of_users = {
@@ -242,7 +248,11 @@ def _named_secrets(resources: Iterable[Resource]) -> set[tuple[str, str]]:
         for user in users
         if (key := user.password_key) is not None and not user.generates_password
     }
-    return of_users | {(mirror.namespace, key.name) for mirror in mirrors for key in secret_keys(mirror)}
+    return (
+        of_clusters
+        | of_users
+        | {(mirror.namespace, key.name) for mirror in mirrors for key in secret_keys(mirror)}
+    )
 
 
 def _files(folder: Path) -> list[Path]:

@@ -41,6 +41,7 @@ from ..models.keys import Key
 from ..models.problem import PAUSED, Problem, condition_before, conditions_with, is_paused
 from ..models.words import count_of
 from ..reconcile.cluster import plan as cluster_plan
+from ..reconcile.cluster.certificates import Said
 from ..reconcile.common import strays as stray_plan
 from ..reconcile.common.reference import cluster_key, find_cluster
 from ..reconcile.group.apply import SOON_S as GROUP_SOON_S
@@ -58,11 +59,12 @@ from ..reconcile.mirror.promotion_apply import advance
 from ..reconcile.topic.apply import reconcile_topics
 from ..reconcile.user.apply import reconcile_users
 from ..resources.load import run_name
-from ..state.cache import Store
+from ..state.cache import Store, key_for
 from ..state.context import Services
 from ..state.status import write_status
 from . import spark
 from .api import LocalApi
+from .certificates import write_certificates
 from .clusters import LocalCluster
 from .folder import DataFolder
 from .java import NotInstalled
@@ -109,13 +111,15 @@ class Pass:
         self.progress = progress
         self.save = save
         self.folder = DataFolder(data, state, save)
-        self.user_secrets = UserSecrets(data / "users")
+        self.secret_files = UserSecrets(data / "users")
+        self.certificates: dict[Key, Said] = {}
+        """The condition of each Cluster whose certificates were written."""
         self.retry = True
         """Whether failed runs are repeated although their load is unchanged."""
         self.failures: dict[str, str] = {}
         self.waiting: dict[str, str] = {}
         self.services = Services(
-            kube=LocalApi(state, self.user_secrets),
+            kube=LocalApi(state, self.secret_files),
             store=Store(checks=not isinstance(admins, ObservingPool)),  # `up` has checked what `status` reads
             admins=admins,
             pace=None,
@@ -169,7 +173,7 @@ class Pass:
         for cluster in self._of(Cluster, keys):
             local = self._local(cluster)
             started = False
-            if (problem := self._refusal(cluster)) is None:
+            if (problem := self._refusal(cluster) or self._certificates(cluster)) is None:
                 step = Reason.ZOOKEEPER_NOT_READY
                 try:
                     started = local.start_zookeeper()
@@ -182,6 +186,14 @@ class Pass:
                 self._failed(cluster, problem)
             else:
                 self.say(f"{_title(cluster)}: {'started' if started else 'runs'} at {local.bootstrap}")
+
+    def _certificates(self, cluster: Cluster) -> Problem | None:
+        problem, said = write_certificates(
+            self.services, self._local(cluster), self.secrets, self.secret_files
+        )
+        if said is not None:
+            self.certificates[key_for(cluster)] = said
+        return problem
 
     def _refusal(self, cluster: Cluster) -> Problem | None:
         return cluster_plan.refusal(cluster) or self._local(cluster).refusal()
@@ -220,6 +232,9 @@ class Pass:
         said = [cluster_plan.ready_condition(problem, running, desired)]
         if (of_strays := stray_plan.condition(strays)) is not None:
             said.append(of_strays)
+        if (of_certificates := self.certificates.get(key_for(cluster))) is not None:
+            said.append(of_certificates)
+        gone = () if cluster.spec.is_encrypted else (ConditionType.CERTIFICATES_READY,)
         status = ClusterStatus(
             observed_generation=cluster.metadata.generation,
             cluster_id=cluster_id,
@@ -227,7 +242,7 @@ class Pass:
             bootstrap=local.bootstrap if running else None,
             listeners=local.external_addresses() if running else None,
             conditions=conditions_with(
-                cluster, *said, now=self.services.now(), without=stray_plan.outdated(strays)
+                cluster, *said, now=self.services.now(), without=(*stray_plan.outdated(strays), *gone)
             ),
         )
         self._write(cluster, status)
@@ -244,7 +259,7 @@ class Pass:
                 continue
             if (values := self.secrets.get((user.namespace, key.name))) is not None:
                 named = {key.key: values[key.key]} if key.key in values else {}
-                self.user_secrets.take(user.namespace, key.name, named)
+                self.secret_files.take(user.namespace, key.name, named)
         self._reconcile(User, reconcile_users, keys)
         self._tell(User, keys)
 
@@ -269,7 +284,7 @@ class Pass:
     def forget_user(self, key: str) -> None:
         """Delete the password that was generated for a User."""
         user = self._get(User, Key(*key.split("/")))
-        self.user_secrets.delete_of(user.metadata.uid, user.namespace, user.name)
+        self.secret_files.delete_of(user.metadata.uid, user.namespace, user.name)
 
     def stop_workload(self, key: str) -> bool:
         """Stop the consumers of a ConsumerGroup that is to be deleted. Returns whether it has a workload."""

@@ -1,6 +1,6 @@
-"""Secrets of Users as files that only the user can read: the counterpart of Kubernetes' Secrets.
+"""Secrets of Users and Clusters as files that only the user can read: the counterpart of Kubernetes' Secrets.
 
-DATA/users/SECRET/KEY         a value, such as password and sasl.jaas.config
+DATA/users/SECRET/KEY         a value, such as password and sasl.jaas.config; ca.crt and broker-N.pem
 DATA/users/SECRET/.secret     the rest of the Secret: its owner, and a version that changes with its values
 """
 
@@ -41,7 +41,7 @@ class UserSecrets:
             for file in where.iterdir()
             if not file.name.startswith(".")
         }
-        return {"apiVersion": "v1", "kind": "Secret", **rest, "data": values}
+        return {"apiVersion": "v1", "kind": "Secret", "type": "Opaque", **rest, "data": values}
 
     def put(self, manifest: Mapping[str, Any]) -> Manifest:
         """Store a Secret as an API server does: with a uid once, and a new version."""
@@ -83,6 +83,10 @@ class UserSecrets:
             replace_file(where / key, value)
         rest = {"metadata": {**metadata, "resourceVersion": uuid.uuid4().hex}}
         replace_file(where / REST, msgspec.json.encode(rest))  # last: its version is that of the values
+
+    def path(self, namespace: str, name: str, key: str) -> Path:
+        """The file of a value."""
+        return self._where(namespace, name) / key
 
     def _where(self, namespace: str, name: str) -> Path:
         return self.folder / folder_name(namespace, name)

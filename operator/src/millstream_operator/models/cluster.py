@@ -58,6 +58,17 @@ class ClusterAuthorization(Spec, frozen=True):
     super_users: tuple[str, ...] = ()
 
 
+class RotateAuthority(Spec, frozen=True):
+    request_id: str
+
+
+class CertificateAuthority(Spec, frozen=True):
+    validity_days: int = 3650
+    overlap_days: int = 7
+    secret_name: str | None = None
+    rotate: RotateAuthority | None = None
+
+
 class ClusterSpec(Spec, frozen=True):
     image: str | None = None
     brokers: Brokers = field(default_factory=Brokers)
@@ -65,6 +76,7 @@ class ClusterSpec(Spec, frozen=True):
     rebalance: Literal["Automatic", "Manual"] = "Manual"
     maintenance: Maintenance | None = None
     listeners: tuple[Listener, ...] = ()
+    certificate_authority: CertificateAuthority = field(default_factory=CertificateAuthority)
     network_policy: NetworkPolicy = field(default_factory=NetworkPolicy)
     authorization: ClusterAuthorization | None = None
     config: dict[str, str] = field(default_factory=dict)
@@ -75,6 +87,22 @@ class ClusterSpec(Spec, frozen=True):
         """The listener for clients inside Kubernetes."""
         inside = [listener for listener in self.listeners if listener.type == "Internal"]
         return inside[0] if inside else Listener(name="internal", type="Internal", port=9092)
+
+    @property
+    def own_authority(self) -> str | None:
+        """The Secret with an authority of the user's own."""
+        return self.certificate_authority.secret_name
+
+    @property
+    def authority_request(self) -> str:
+        """The requestId of the last wish for a new authority; "" for none."""
+        rotate = self.certificate_authority.rotate
+        return rotate.request_id if rotate is not None else ""
+
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether any listener speaks TLS."""
+        return any(listener.is_encrypted for listener in self.listeners)
 
     @property
     def administrators(self) -> frozenset[str]:
@@ -91,6 +119,8 @@ class BrokerCount(Status, frozen=True):
 
 class ListenerStatus(Status, frozen=True):
     name: str
+    protocol: str | None = None
+    ca_secret: str | None = None
     bootstrap: str | None = None
     addresses: tuple[str, ...] | None = None
 

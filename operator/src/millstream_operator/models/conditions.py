@@ -21,6 +21,7 @@ class ConditionType(StrEnum):
     PAUSED = "Paused"  # every kind
     WARNING = "Warning"  # Cluster, Topic, User, BatchLoad, MirrorMaker
     STRAYS = "Strays"  # Cluster
+    CERTIFICATES_READY = "CertificatesReady"  # Cluster
     LAGGING = "Lagging"  # ConsumerGroup
     STUCK = "Stuck"  # ConsumerGroup
     RESET = "Reset"  # ConsumerGroup
@@ -62,6 +63,12 @@ class Reason(StrEnum):
     DRAINING = "Draining"
     SPREADING = "Spreading"
     SCALE_DOWN_REFUSED = "ScaleDownRefused"
+    CERTIFICATES_CURRENT = "CertificatesCurrent"
+    AUTHORITY_BOTH_TRUSTED = "AuthorityBothTrusted"
+    AUTHORITY_REISSUED = "AuthorityReissued"
+    AUTHORITY_RETIRING = "AuthorityRetiring"
+    AUTHORITY_INVALID = "AuthorityInvalid"
+    CERTIFICATE_NOT_SERVED = "CertificateNotServed"
     RACKS_UNKNOWN = "RacksUnknown"
     VOLUME_NOT_RESIZED = "VolumeNotResized"
     # Topic

@@ -33,7 +33,7 @@ class BootstrapService(Spec, frozen=True):
 
 
 class ListenerAuthentication(Spec, frozen=True):
-    type: Literal["ScramSha512"]
+    type: Literal["ScramSha512", "Tls"]
 
 
 class Listener(Spec, frozen=True):
@@ -44,6 +44,7 @@ class Listener(Spec, frozen=True):
     type: Literal["Internal", "NodePort", "LoadBalancer"]
     port: int
     node_port: int | None = None
+    tls: Literal["Enabled", "Disabled"] | None = None
     allow_plaintext: bool = False
     authentication: ListenerAuthentication | None = None
     advertised_host: str | None = None
@@ -54,6 +55,24 @@ class Listener(Spec, frozen=True):
     load_balancer_source_ranges: tuple[str, ...] = ()
     external_traffic_policy: Literal["Cluster", "Local"] | None = None
     network_policy_peers: tuple[Peer, ...] = ()
+
+    @property
+    def is_encrypted(self) -> bool:
+        return self.tls == "Enabled"
+
+    @property
+    def has_sasl(self) -> bool:
+        return self.authentication is not None and self.authentication.type == "ScramSha512"
+
+    @property
+    def protocol(self) -> str:
+        """Kafka's security protocol."""
+        return ("SASL_" if self.has_sasl else "") + ("SSL" if self.is_encrypted else "PLAINTEXT")
+
+    @property
+    def needs_certificate(self) -> bool:
+        """Whether clients authenticate by a certificate."""
+        return self.authentication is not None and self.authentication.type == "Tls"
 
 
 class NetworkPolicy(Spec, frozen=True):

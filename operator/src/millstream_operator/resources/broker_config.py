@@ -32,6 +32,7 @@ from .zookeeper import connect_of
 HTTP_PORT = 9404
 DATA = "/var/lib/millstream"
 CONFIG_FOLDER = "/etc/millstream"
+TLS_FOLDER = "/run/millstream/tls"
 RACKS = "racks.properties"
 # The operator's own settings, without which brokers would not work.
 RESERVED_CONFIG = frozenset(
@@ -102,14 +103,13 @@ def pod_name(cluster: Cluster, broker: int) -> str:
 
 def broker_config(cluster: Cluster) -> dict[str, str]:
     """server.properties, from the user's configuration and ours."""
-    ports = {kafka_name(listener): listener.port for listener in all_listeners(cluster)}
-    ports[REPLICATION] = replication_port(cluster)
     config = {
         **cluster.spec.config,
         **_authorization(cluster),
         "log.dirs": DATA,
-        **_listeners(ports, with_passwords(cluster)),
+        **_listeners(cluster, {REPLICATION: replication_port(cluster)}),
         **_mechanisms(cluster),
+        **certificate_files(cluster, f"{TLS_FOLDER}/broker-${{env:POD_INDEX}}.pem", f"{TLS_FOLDER}/ca.crt"),
         "inter.broker.listener.name": REPLICATION,
         "http.listener": f":{HTTP_PORT}",
     }
@@ -118,16 +118,31 @@ def broker_config(cluster: Cluster) -> dict[str, str]:
     return config
 
 
-def with_passwords(cluster: Cluster) -> frozenset[str]:
-    """The listeners, by Kafka's names, whose clients log in."""
-    return frozenset(kafka_name(one) for one in cluster.spec.listeners if one.authentication is not None)
-
-
 def _mechanisms(cluster: Cluster) -> dict[str, str]:
     return {
-        f"listener.name.{name.lower()}.sasl.enabled.mechanisms": "SCRAM-SHA-512"
-        for name in with_passwords(cluster)
+        f"listener.name.{kafka_name(one).lower()}.sasl.enabled.mechanisms": "SCRAM-SHA-512"
+        for one in cluster.spec.listeners
+        if one.has_sasl
     }
+
+
+def certificate_files(cluster: Cluster, keystore: str, truststore: str) -> dict[str, str]:
+    """The configuration of listeners with TLS: each has the same files."""
+    found: dict[str, str] = {}
+    for listener in cluster.spec.listeners:
+        if listener.is_encrypted:
+            values = {
+                "ssl.keystore.type": "PEM",
+                "ssl.keystore.location": keystore,
+                "ssl.truststore.type": "PEM",
+                "ssl.truststore.location": truststore,
+                "ssl.client.auth": "required" if listener.needs_certificate else "none",
+                # the operator decides which names a certificate has
+                "ssl.allow.san.changes": "true",
+            }
+            prefix = f"listener.name.{kafka_name(listener).lower()}"
+            found |= {f"{prefix}.{key}": value for key, value in values.items()}
+    return found
 
 
 AUTHORIZATION = ("authorizer.class.name", "super.users")
@@ -200,8 +215,13 @@ def user_hash(cluster: Cluster) -> str:
     static = {key: value for key, value in cluster.spec.config.items() if key not in DYNAMIC_CONFIG}
     listeners = [(listener.name, listener.port) for listener in cluster.spec.listeners]
     given: list[object] = [static, listeners, zookeeper and (zookeeper.connect, zookeeper.replicas)]
-    if secured := [*sorted(with_passwords(cluster)), *_authorization(cluster).values()]:
+    passwords = sorted(kafka_name(one) for one in cluster.spec.listeners if one.has_sasl)
+    if secured := [*passwords, *_authorization(cluster).values()]:
         given.append(secured)  # the hash of other Clusters stays as it was
+    if encrypted := [
+        [kafka_name(one), one.needs_certificate] for one in cluster.spec.listeners if one.is_encrypted
+    ]:
+        given.append(encrypted)
     return digest(given)
 
 
@@ -210,17 +230,20 @@ def listeners_hash(cluster: Cluster) -> str:
 
     The brokers' own listener is the operator's, and so part of an upgrade: the pods themselves show it.
     """
-    ports = {kafka_name(listener): listener.port for listener in all_listeners(cluster)}
     return _hash(
         {
-            **_listeners(ports, with_passwords(cluster)),
+            **_listeners(cluster, {}),
             "inter.broker.listener.name": kafka_name(cluster.spec.internal),
         }
     )
 
 
-def _listeners(ports: Mapping[str, int], secured: frozenset[str]) -> dict[str, str]:
-    protocols = {name: "SASL_PLAINTEXT" if name in secured else "PLAINTEXT" for name in ports}
+def _listeners(cluster: Cluster, others: Mapping[str, int]) -> dict[str, str]:
+    """``others``: ports of listeners in plain text that the spec does not have."""
+    given = all_listeners(cluster)
+    ports = {**{kafka_name(listener): listener.port for listener in given}, **others}
+    protocols = {kafka_name(listener): listener.protocol for listener in given}
+    protocols |= dict.fromkeys(others, "PLAINTEXT")
     return {
         "listeners": ",".join(f"{name}://:{port}" for name, port in ports.items()),
         "listener.security.protocol.map": ",".join(map(":".join, protocols.items())),

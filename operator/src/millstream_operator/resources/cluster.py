@@ -25,6 +25,7 @@ from .broker_config import (
     DATA,
     HTTP_PORT,
     RACKS,
+    TLS_FOLDER,
     addresses_of,
     broker_set_name,
     files,
@@ -33,6 +34,7 @@ from .broker_config import (
     restart_hash,
     user_hash,
 )
+from .certificates import certificates_volume
 from .listeners import Addresses, all_listeners, replication_port
 from .owned import (
     RELEASE,
@@ -179,6 +181,7 @@ def _pod_spec(
     # Part of the pod, not of the configuration: a new setting of the operator is an upgrade, Cluster by Cluster.
     if log_format != "plain" and LOG_FORMAT not in cluster.spec.config:
         overrides += ["--override", f"{LOG_FORMAT}={log_format}"]
+    certificates = certificates_volume(cluster)
     return {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
@@ -228,11 +231,16 @@ def _pod_spec(
                     {"name": "data", "mountPath": DATA},
                     {"name": "config", "mountPath": CONFIG_FOLDER, "readOnly": True},
                     {"name": "tmp", "mountPath": "/tmp"},
+                    *(
+                        {"name": each["name"], "mountPath": TLS_FOLDER, "readOnly": True}
+                        for each in certificates
+                    ),
                 ],
             }
         ],
         "volumes": [
             {"name": "config", "configMap": {"name": broker_set_name(cluster)}},
             {"name": "tmp", "emptyDir": {}},
+            *certificates,
         ],
     }

@@ -109,7 +109,7 @@ def external_services(cluster: Cluster, brokers: int) -> dict[tuple[str, int], M
 
 
 def bootstrap_services(cluster: Cluster) -> dict[str, Manifest]:
-    """A Service for each external listener that allows plain text, in front of all ready brokers.
+    """A Service for each external listener that has TLS or allows plain text, in front of all ready brokers.
 
     A listener from before that was required gets no Service that it did not have: it might be open to more peers than
     those of the brokers. No Service of a Cluster has a name that ends with ``-all``: NAME-bootstrap would belong to
@@ -125,7 +125,7 @@ def bootstrap_services(cluster: Cluster) -> dict[str, Manifest]:
             annotations=listener.bootstrap.annotations,
         )
         for listener in external_listeners(cluster)
-        if listener.allow_plaintext
+        if listener.allow_plaintext or listener.is_encrypted
     }
 
 

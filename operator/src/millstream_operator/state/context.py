@@ -69,6 +69,8 @@ class Services:
     """The operator's memory of ConsumerGroups, by uid."""
     no_policies: dict[str, tuple[str, int]] = field(default_factory=dict)
     """Clusters without NetworkPolicies, by address: the uid and generation of the last check."""
+    served: dict[str, str] = field(default_factory=dict)
+    """The certificates that all brokers of a Cluster were seen to serve, by its uid."""
     pace: Pace | None = field(default_factory=Pace)
     """Limits status writes that only change a number; None means no limit."""
     upgrade_queue: UpgradeQueue = field(default_factory=UpgradeQueue)

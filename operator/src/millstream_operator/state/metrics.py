@@ -46,6 +46,7 @@ UNEXPECTED = {
     ConditionType.WORKLOAD_READY: "True",
     ConditionType.WARNING: "False",
     ConditionType.STRAYS: "False",
+    ConditionType.CERTIFICATES_READY: "True",
     ConditionType.SUCCEEDED: "True",
     ConditionType.LATE: "False",
     ConditionType.DATA_QUALITY: "True",

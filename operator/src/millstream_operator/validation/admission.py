@@ -14,7 +14,12 @@ from ..models import API_VERSION, KINDS, ManifestError, Resource, decode_as
 from ..models.explain import shown, titled
 from .schema import crd_schemas, pruned, validate, with_defaults, without_nulls
 
-WAIVED = frozenset(("self.type == 'Internal' || self.allowPlaintext", "self.port != 9091"))
+WAIVED = frozenset(
+    (
+        "self.type == 'Internal' || self.allowPlaintext || (has(self.tls) && self.tls == 'Enabled')",
+        "self.port != 9091",
+    )
+)
 """Rules newer than some resources that break them. The API server does not apply a new rule to a stored value until the
 value changes; the operator keeps such resources running."""
 

@@ -170,7 +170,14 @@ def test_external_addresses_are_shown_and_stay_while_they_are_unknown() -> None:
     assert "listeners" not in east.status
     given(east, "east-public-0")
     east.look(**answers())
-    shown = [{"name": "public", "bootstrap": "192.0.2.0:9094", "addresses": ["192.0.2.0:9094"]}]
+    shown = [
+        {
+            "name": "public",
+            "protocol": "PLAINTEXT",
+            "bootstrap": "192.0.2.0:9094",
+            "addresses": ["192.0.2.0:9094"],
+        }
+    ]
     assert east.status["listeners"] == shown
     del east.kube.objects["Service", "east-public-0"]["status"]
     east.look(**answers())
@@ -192,7 +199,9 @@ def test_brokers_on_node_ports_are_reached_at_their_nodes(bootstrap: dict[str, i
     east.change(2, listeners=[INTERNAL, nodes])
     east.look(**answers())
     addresses = ["10.0.0.0:30000", "10.0.0.1:30001"]
-    assert east.status["listeners"] == [{"name": "nodes", "bootstrap": shown, "addresses": addresses}]
+    assert east.status["listeners"] == [
+        {"name": "nodes", "protocol": "PLAINTEXT", "bootstrap": shown, "addresses": addresses}
+    ]
 
 
 def test_brokers_that_would_advertise_one_address_stay_as_they_are() -> None:

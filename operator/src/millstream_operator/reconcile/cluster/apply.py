@@ -20,16 +20,24 @@ from typing import Any
 from ...kafka.records import AdminError
 from ...models import Cluster
 from ...models.conditions import ConditionType, Reason
-from ...models.problem import is_paused
+from ...models.problem import Problem, is_paused
+from ...resources.certificates import names_of_brokers
 from ...resources.listeners import external_listeners
 from ...resources.owned import selector
 from ...state.cache import key_for
 from ...state.context import Services
 from ...state.status import write_status
 from ..common.refused_pods import why_no_pods
-from . import ensemble
+from . import certificates, ensemble
 from .kafka import View, configure_live, scale, spread
-from .objects import apply_brokers, apply_listeners, apply_network_policies, live_brokers, restart
+from .objects import (
+    apply_brokers,
+    apply_listeners,
+    apply_network_policies,
+    live_brokers,
+    node_addresses,
+    restart,
+)
 from .plan import (
     NOWHERE,
     Look,
@@ -88,11 +96,18 @@ def reconcile_cluster(services: Services, cluster: Cluster) -> float:
     server_roll = Roll() if servers is None else ensemble.roll_ensemble(services, cluster, servers)
     apply_network_policies(services, cluster)
     found = apply_listeners(services, cluster, replicas)
-    if plain := [one.name for one in external_listeners(cluster) if not one.allow_plaintext]:
+    if plain := [
+        one.name for one in external_listeners(cluster) if not (one.allow_plaintext or one.is_encrypted)
+    ]:
         look.warn(Reason.PLAINTEXT_LISTENER, PLAINTEXT.format(", ".join(plain)))
     if (problem := why_not_outside(found)) is not None:
         look.problem = problem
         pods = _pods(services, cluster)
+        _end(upgrade, look, serves and live is not None and is_whole(broker_pods(live, pods), desired))
+        return _report(services, cluster, look, pods, found)
+    pods = _pods(services, cluster)
+    if (problem := _certificates(services, cluster, replicas, found, pods, look)) is not None:
+        look.problem = problem
         _end(upgrade, look, serves and live is not None and is_whole(broker_pods(live, pods), desired))
         return _report(services, cluster, look, pods, found)
     live = apply_brokers(services, cluster, live, replicas, found.known, look.warn)
@@ -150,6 +165,26 @@ def _roll(
             "acks=all waits; lower it or raise replicationFactor"
         )
         look.warn(Reason.MINIMUM_ISR, words)
+
+
+def _certificates(
+    services: Services,
+    cluster: Cluster,
+    replicas: int,
+    found: Outside,
+    pods: Sequence[Mapping[str, Any]],
+    look: Look,
+) -> Problem | None:
+    """Apply the certificates of listeners with TLS; returns why brokers cannot have them."""
+    if not cluster.spec.is_encrypted:
+        return None
+    nodes = node_addresses(services, cluster, pods)
+    names = names_of_brokers(cluster, range(replicas), found.known, found.bootstraps, nodes)
+    endpoints = certificates.endpoints_of(cluster, pods)
+    problem, said, busy = certificates.apply_certificates(services, cluster, names, endpoints)
+    look.conditions.append(said)
+    look.busy = look.busy or busy
+    return problem
 
 
 def _end(upgrade: Upgrade, look: Look, whole: bool) -> None:

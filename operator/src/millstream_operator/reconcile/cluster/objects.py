@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 from ...kubernetes.client import KubeError
 from ...models import Cluster, Quantity
@@ -161,6 +162,31 @@ def racks_by_node(services: Services, cluster: Cluster) -> dict[str, str] | None
         node["metadata"]["name"]: (node["metadata"].get("labels") or {}).get(rack.topology_key, "")
         for node in nodes
     }
+
+
+MOST_NODES = 100
+"""Addresses of nodes in a certificate; with more nodes, those of the brokers' own."""
+
+
+def node_addresses(services: Services, cluster: Cluster, pods: Iterable[Mapping[str, Any]]) -> frozenset[str]:
+    """Where clients reach NodePorts with TLS: on all nodes that the operator may list, so that a broker may move."""
+    if not any(one.is_encrypted and one.type == "NodePort" for one in external_listeners(cluster)):
+        return frozenset()
+    found = {pod["status"]["hostIP"] for pod in pods if (pod.get("status") or {}).get("hostIP")}
+    try:
+        nodes = services.kube.list("v1", "Node", None, {})
+    except KubeError as error:
+        if error.status != 403:
+            raise
+        return frozenset(found)
+    if len(nodes) <= MOST_NODES:
+        found |= {
+            each["address"]
+            for node in nodes
+            for each in (node.get("status") or {}).get("addresses") or ()
+            if each["type"] in ("ExternalIP", "InternalIP")
+        }
+    return frozenset(found)
 
 
 def _drop_services(services: Services, cluster: Cluster, keep: set[str]) -> None:

@@ -18,6 +18,7 @@ from ...models.config_values import changed
 from ...models.problem import Problem, conditions_with
 from ...resources import cluster as build
 from ...resources.broker_config import AUTHORIZATION, RESERVED_CONFIG, dynamic_config
+from ...resources.certificates import trust_secret
 from ...resources.listeners import Address, Addresses, bootstrap_addresses, external_listeners, shared_address
 from ..common import strays
 from ..common.pods import is_ready, may_run, trouble_of, unscheduled
@@ -213,6 +214,7 @@ def status_of(
         ConditionType.UPGRADING,
         ConditionType.REBALANCING,
         ConditionType.WARNING,
+        *(() if cluster.spec.is_encrypted else (ConditionType.CERTIFICATES_READY,)),
     )
     said = [ready_condition(look.problem, look.ready, desired), *look.conditions]
     if look.warnings:
@@ -250,7 +252,13 @@ def listener_status(
                 brokers.append(host_port(host, address.port))
         nodes = [host for _, host in sorted(hosts.items())]
         if where := bootstrap_addresses(listener, outside.bootstraps[listener.name], nodes, brokers):
-            status = ListenerStatus(name=listener.name, bootstrap=where, addresses=tuple(brokers) or None)
+            status = ListenerStatus(
+                name=listener.name,
+                protocol=listener.protocol,
+                ca_secret=trust_secret(cluster) if listener.is_encrypted else None,
+                bootstrap=where,
+                addresses=tuple(brokers) or None,
+            )
             found.append(status)
     return tuple(found)
 
