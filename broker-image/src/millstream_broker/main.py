@@ -24,7 +24,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from millstream_process import logs, supervision
+from millstream_process import core_dumps, logs, supervision
 from millstream_process.loop import loop_factory
 
 from . import __version__
@@ -44,6 +44,7 @@ log = logging.getLogger(__name__)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    core_dumps.forbid()
     arguments = _parser().parse_args(argv)
     if arguments.check:
         print(json.dumps(check(json.load(sys.stdin))))

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from millstream_kafka import __version__
-from millstream_process import logs
+from millstream_process import core_dumps, logs
 from millstream_process.listening import host_port, why_not
 from millstream_process.loop import loop_factory
 
@@ -30,6 +30,7 @@ PROGRAM = "millstream-mirror"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    core_dumps.forbid()
     parser = argparse.ArgumentParser(
         prog=PROGRAM, description="Mirrors topics of Kafka clusters into another."
     )

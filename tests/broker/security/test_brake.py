@@ -11,10 +11,12 @@ from millstream_broker.security.authentication import Authentication
 from millstream_broker.security.brake import (
     FORGET_S,
     FREE,
+    FREE_OF_ADDRESS,
     LONGEST_NAME,
     LONGEST_S,
     MOST_KNOWN,
     MOST_WAIT_S,
+    OF_ADDRESS_S,
     Brake,
     brake_key,
 )
@@ -83,7 +85,59 @@ def test_it_remembers_a_limited_number() -> None:
     brake = Brake()
     for number in range(MOST_KNOWN + 100):
         brake.failed(("10.0.0.1", str(number)), 0.0)
-    assert len(brake._failures) == MOST_KNOWN
+        brake.failed((str(number), "alice"), 0.0)
+        brake.succeeded(("10.0.0.2", str(number)))
+    known = brake._failures, brake._of_addresses, brake._succeeded
+    assert [len(each) for each in known] == [MOST_KNOWN] * 3
+
+
+def test_guesses_of_many_users_from_one_address_take_turns() -> None:
+    brake, now = Brake(), 0.0
+    for number in range(FREE_OF_ADDRESS):
+        assert brake.wait_s(("10.0.0.1", str(number)), now) == 0
+        brake.failed(("10.0.0.1", str(number)), now)
+    waits = [brake.wait_s(("10.0.0.1", f"of-{number}"), now) for number in range(1000)]
+    verified = [wait for wait in waits if wait is not None]
+    assert len(verified) == MOST_WAIT_S / OF_ADDRESS_S + 1
+    assert brake.wait_s(("10.0.0.2", "1"), now) == 0
+    assert brake.wait_s(("10.0.0.1", "late"), FORGET_S + 1) == 0
+
+
+def test_users_who_have_logged_in_from_an_address_share_it_with_whoever_guesses() -> None:
+    brake = Brake()
+    brake.succeeded(KEY)
+    for number in range(1000):
+        brake.failed(("10.0.0.1", str(number)), 0.0)
+        brake.wait_s(("10.0.0.1", str(number)), 0.0)
+    assert brake.wait_s(KEY, 0.0) == 0
+    assert brake.wait_s(("10.0.0.1", "bob"), 0.0) is None
+    brake.succeeded(("10.0.0.1", "1"))
+    assert brake.wait_s(("10.0.0.1", "bob"), 0.0) is None, "one good password of theirs does not end it"
+
+
+def test_other_users_cannot_make_it_forget_one() -> None:
+    """A flood of invented names fills its memory no faster than failures are forgotten."""
+    brake, now = Brake(), 0.0
+    for _ in range(FREE + 1):
+        brake.failed(KEY, now)
+    number = 0
+    while now < FORGET_S:
+        key = ("10.0.0.1", str(number := number + 1))
+        wait = brake.wait_s(key, now)
+        assert wait is not None
+        now += wait
+        brake.failed(key, now)
+    assert KEY in brake._failures
+
+
+def test_addresses_of_one_network_count_as_one() -> None:
+    brake = Brake()
+    for number in range(FREE + 1):
+        brake.failed(brake_key(f"2001:db8:0:1::{number:x}", "alice"), 0.0)
+    assert brake_key("2001:db8:0:1:ffff::1%eth0", "alice") == ("2001:db8:0:1::/64", "alice")
+    brake.wait_s(brake_key("2001:db8:0:1::a", "alice"), 0.0)
+    assert brake.wait_s(brake_key("2001:db8:0:1:ffff::1", "alice"), 0.0) != 0
+    assert brake.wait_s(brake_key("2001:db8:0:2::1", "alice"), 0.0) == 0
 
 
 async def test_guesses_of_clients_are_slowed(monkeypatch: pytest.MonkeyPatch) -> None:
