@@ -40,7 +40,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
 
@@ -59,6 +59,7 @@ from millstream_kafka.batch import (
     skim_records,
 )
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
+from millstream_kafka.topic_partition import TopicPartition
 
 from .files import fsync_directory
 from .index import TIME_ENTRY
@@ -419,6 +420,33 @@ class Compaction:
         """End the pass: the next one continues from here. No effect if the pass was cancelled or failed."""
         if self._complete and self._is_current():
             self.log.first_dirty_offset = max(self.log.first_dirty_offset, self.clean_until)
+
+
+def dirtiest(
+    logs: Iterable[tuple[TopicPartition, Log]],
+    now_ms: int,
+    high_watermark_of: Callable[[TopicPartition], int] | None = None,
+    *,
+    allowance: Allowance | None = None,
+    busy: Collection[Log] = (),
+) -> Compaction | None:
+    """The compaction of the dirtiest log that is due and not ``busy``; None if there is none."""
+    found: list[tuple[float, int, Log]] = []
+    for key, log in logs:
+        if not log.config.compacts or log.offline is not None or log.truncating or log in busy:
+            continue
+        limit = high_watermark_of(key) if high_watermark_of else log.log_end_offset
+        try:
+            if (share_and_end := due(log, now_ms, limit)) is not None:
+                found.append((*share_and_end, log))
+        except OSError as error:
+            logger.error("%s: %s", log.directory, log.failed(error).message)
+        except Exception as error:
+            give_up(log, error)
+    if not found:
+        return None
+    _, end, log = max(found, key=lambda each: each[0])
+    return Compaction(log, end, now_ms=now_ms, allowance=allowance)
 
 
 def give_up(log: Log, error: Exception) -> None:

@@ -17,37 +17,28 @@ Threads. The loop's thread calls everything except these, which run in another t
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
-import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from millstream_kafka.protocol.errors import ApiError
 from millstream_kafka.topic_partition import TopicPartition
 
-from . import checkpoints, folders
+from . import folders
 from .checkpoints import Identified
-from .compaction import Allowance, Compaction, due, give_up
+from .compaction import Allowance, Compaction, dirtiest
 from .config import LogConfig
 from .directory import BrokenDirError, LogDir, LogDirError, boot_id, describe
 from .files import FileCache, is_failure
 from .inventory import Inventory, Place
 from .known_states import KnownStates
 from .log import Log
+from .opening import SYNC_AT_CLOSE_BYTES, SYNC_AT_CLOSE_S, LogFolder, close_logs, open_logs
 from .strays import Stray, Strays, distrust, log_end
 
 logger = logging.getLogger(__name__)
-
-_SYNC_AT_CLOSE_BYTES = 64 << 20  # a clean stop fsyncs when no more than this is unwritten,
-_SYNC_AT_CLOSE_S = 0.5  # and for at most this long (except for fsyncs in progress)
-_THREADS = 4
-_AT_ONCE = 20
-"""Most logs to hand to a thread at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +156,7 @@ class LogManager:
         ``generations`` are the known ones of directories, by their ids: a directory with a lower one is an older copy.
         """
         boot = boot_id()
-        to_open: list[tuple[LogDir, Path, TopicPartition]] = []
+        to_open: list[LogFolder] = []
         for home in list(self.dirs):
             home.read_marks(boot, generations or {})
             try:
@@ -174,15 +165,15 @@ class LogManager:
                 self._leave_out(home, _broken(home, error))
                 continue
             self._deleting += found.deleted
-            to_open += [(home, path, key) for path, key in found.partitions]
+            to_open += [LogFolder(home, path, key) for path, key in found.partitions]
             for path, key in found.strays:
                 self.strays.found(path, key)
-        opened = self._open(to_open)
-        for home, path, _, log in opened:
+        opened = open_logs(to_open, self.dirs, self.config_of, self.files)
+        for (home, path, _), log in opened:
             if isinstance(log, OSError) and home in self.dirs:
                 logger.error("%s: cannot be opened: %s", path, describe(log))
                 self._leave_out(home, _broken(home, log))
-        for home, path, key, log in opened:
+        for (home, path, key), log in opened:
             if not isinstance(log, OSError) and home in self.dirs and self._is_best(home, path, key, log):
                 self._add(home, key, log)
         for home in list(self.dirs):
@@ -248,62 +239,6 @@ class LogManager:
                 return is_better
         return True
 
-    def _open(
-        self, to_open: list[tuple[LogDir, Path, TopicPartition]]
-    ) -> list[tuple[LogDir, Path, TopicPartition, Log | OSError]]:
-        """Open the logs in these folders; returns them, or the errors."""
-        for home in self.dirs:
-            home.load_checkpoints()
-        config_of = functools.cache(self.config_of)
-
-        def open_log(
-            home: LogDir, path: Path, key: TopicPartition
-        ) -> tuple[LogDir, Path, TopicPartition, Log | OSError]:
-            if home not in self.dirs:
-                return home, path, key, OSError("its log directory is offline")
-            try:
-                return home, path, key, self._open_log(home, path, key, config_of(key[0]))
-            except OSError as error:
-                return home, path, key, error
-            except ApiError as error:
-                return home, path, key, OSError(error.message)
-
-        # Handing a log to a thread costs about as much as opening it; but a log that must be read takes long.
-        size = max(1, min(_AT_ONCE, len(to_open) // (8 * _THREADS)))
-        portions = [to_open[start : start + size] for start in range(0, len(to_open), size)]
-        with ThreadPoolExecutor(_THREADS, thread_name_prefix="open-log") as pool:
-            opened = pool.map(lambda folders: [open_log(*folder) for folder in folders], portions)
-            return [one for portion in opened for one in portion]
-
-    def _open_log(self, home: LogDir, path: Path, key: TopicPartition, config: LogConfig) -> Log:
-        summary = home.summary(path)
-        topic_id = folders.read_topic_id(path) if summary is None else summary.topic_id
-        known = home.checkpointed(key, topic_id)
-        start = known.get(checkpoints.LOG_START_OFFSETS, 0)
-        log = Log.open(
-            path,
-            config,
-            clean=home.clean,
-            recovery_point=known.get(checkpoints.RECOVERY_POINTS, 0),
-            log_start_offset=start if home.is_identified else 0,
-            page_cache_kept=home.same_boot,
-            files=self.files,
-            home=home,
-            topic_id=topic_id,
-            summary=summary,
-        )
-        if not home.is_identified:
-            if start > log.log_end_offset:
-                logger.warning(
-                    "%s: the log start %d is beyond its end %d: ignored", path, start, log.log_end_offset
-                )
-            else:
-                log.delete_records_before(start)
-        log.first_dirty_offset = min(known.get(checkpoints.CLEANER_OFFSETS, 0), log.log_end_offset)
-        log.last_high_watermark = min(known.get(checkpoints.HIGH_WATERMARKS, 0), log.log_end_offset)
-        log.unconfirmed = (path / folders.STRAY_NOTE).exists()
-        return log
-
     def distrust(self) -> None:
         """Coordination was restored: no log is truncated before a leader has confirmed it. Blocking."""
         for log in self:
@@ -313,42 +248,9 @@ class LogManager:
         home.add(key, log)
         self._homes[key] = home
 
-    def close(self, *, sync_limit: int = _SYNC_AT_CLOSE_BYTES, sync_for_s: float = _SYNC_AT_CLOSE_S) -> None:
-        """Close every log and write the marker of a clean stop. Blocking, but does not wait for gigabytes."""
-        deadline = time.monotonic() + sync_for_s
-
-        def flush(log: Log) -> bool:
-            try:
-                while time.monotonic() < deadline and log.unflushed_messages:
-                    if not log.flush_closed():
-                        log.flush()
-            except ApiError as error:
-                logger.error("%s", error.message)
-            return not log.unflushed_messages
-
-        def close(log: Log) -> bool:
-            try:
-                log.close()
-            except OSError as error:
-                logger.error("%s: not closed cleanly: %s", log.directory, describe(error))
-                return False
-            return log.offline is None
-
-        with ThreadPoolExecutor(_THREADS, thread_name_prefix="close-log") as pool:
-            synced = sum(log.unflushed_bytes for log in self) <= sync_limit and all(
-                list(pool.map(flush, self))
-            )
-            for home in self.dirs:
-                if not home.is_locked:
-                    continue
-                clean = all(list(pool.map(close, home.all_logs().values())))
-                try:
-                    home.checkpoint()
-                    if clean:
-                        home.mark_clean(synced=synced)
-                except (OSError, LogDirError) as error:
-                    logger.error("%s: cannot write the clean shutdown marker: %s", home.path, error)
-                home.unlock()
+    def close(self, *, sync_limit: int = SYNC_AT_CLOSE_BYTES, sync_for_s: float = SYNC_AT_CLOSE_S) -> None:
+        """See :func:`close_logs`. Blocking."""
+        close_logs(self.dirs, sync_limit=sync_limit, sync_for_s=sync_for_s)
 
     # -- failed directories -----------------------------------------------------------------------------------
 
@@ -590,22 +492,7 @@ class LogManager:
         busy: Collection[Log] = (),
     ) -> Compaction | None:
         """The dirtiest log that is due and not ``busy``, for :class:`Compaction`."""
-        found: list[tuple[float, int, Log]] = []
-        for key, log in self.logs():
-            if not log.config.compacts or log.offline is not None or log.truncating or log in busy:
-                continue
-            limit = high_watermark_of(key) if high_watermark_of else log.log_end_offset
-            try:
-                if (share_and_end := due(log, now_ms, limit)) is not None:
-                    found.append((*share_and_end, log))
-            except OSError as error:
-                logger.error("%s: %s", log.directory, log.failed(error).message)
-            except Exception as error:
-                give_up(log, error)
-        if not found:
-            return None
-        _, end, dirtiest = max(found, key=lambda one: one[0])
-        return Compaction(dirtiest, end, now_ms=now_ms, allowance=allowance)
+        return dirtiest(self.logs(), now_ms, high_watermark_of, allowance=allowance, busy=busy)
 
     def remove_deleted(self) -> None:
         """Unlink the files of deleted segments and partitions. Blocking, in any thread."""
