@@ -96,7 +96,7 @@ async def test_records_of_the_same_turn_count_towards_min_bytes(tmp_path: Path) 
 
 GONE: dict[str, tuple[Callable[[Broker], None], ErrorCode]] = {
     "deleted": (
-        lambda broker: broker.replica_manager._stop(("t", 0), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        lambda broker: broker.replica_manager._roles.stop(("t", 0), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
     ),
     "offline": (
@@ -242,7 +242,7 @@ async def test_a_partition_that_goes_in_the_same_turn_ends_a_followers_fetch(tmp
         with_follower(broker)
         session = session_of(broker)
         waiting = follow(session)
-        broker.replica_manager._stop(("t", 0), ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        broker.replica_manager._roles.stop(("t", 0), ErrorCode.NOT_LEADER_OR_FOLLOWER)
         assert (await answer_of(waiting)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
         session.close()
 

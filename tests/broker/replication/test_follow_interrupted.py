@@ -78,7 +78,7 @@ async def test_a_follow_that_is_cancelled_ends_after_the_thread_that_renames_an_
     async with running(tmp_path) as broker, connected(broker) as client:
         await create(client, "t")
         topic = broker.replicas.metadata.topics["t"]
-        broker.replica_manager._stop(("t", 0), ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        broker.replica_manager._roles.stop(("t", 0), ErrorCode.NOT_LEADER_OR_FOLLOWER)
         opened = broker.logs.get("t", 0)
         assert opened is not None
         opened.topic_id = type(topic.topic_id)(int=1)  # as of an older topic

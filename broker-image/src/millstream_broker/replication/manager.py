@@ -1,7 +1,7 @@
 """Applies coordination's state to the replicas on this broker: which it leads, and which it follows.
 
 `follow` brings the `Replicas` to coordination's state. A partition has a log here while this broker is
-among its replicas. It is led or followed, never both. Changes are applied one at a time, and always to the newest
+among its replicas, and leads or follows (`roles`). Changes are applied one at a time, and always to the newest
 state.
 
 A log is deleted only if a controller requests it for its topic id (`stop_replicas`). A partition that is merely no
@@ -23,7 +23,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
 from functools import partial
 from time import time
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 from millstream_kafka.protocol.schema import ZERO_UUID
@@ -31,10 +31,9 @@ from millstream_kafka.protocol.stop_replica import EPOCH_DURING_DELETE
 from millstream_kafka.topic_partition import TopicPartition
 from millstream_process import supervision
 
-from ..config.config import BrokerConfig, TopicConfig
-from ..coordination import NO_LEADER, ClusterState, PartitionRecord, TopicRecord
+from ..config.config import BrokerConfig
+from ..coordination import NO_LEADER, ClusterState, TopicRecord
 from ..log.directory import LogDirError
-from ..log.log import Log
 from ..log.manager import Found, LogManager, Released
 from ..metadata.cache import Metadata
 from ..metadata.effective_configs import EffectiveConfigs
@@ -45,13 +44,10 @@ from .append_queue import AppendQueue
 from .fetch_sessions import Sessions
 from .fetcher_manager import ReplicaFetcherManager
 from .follower import Follower
-from .isr import Isr
-from .log_starts import LogStarts
 from .lost_logs import LostLogs
 from .partition import Partition, now_ms
-from .purgatory import Purgatory
 from .replicas import Replicas, topic_id
-from .throttle import is_listed
+from .roles import Coordinator, Roles
 
 TopicIdPartition = tuple[uuid.UUID, int]
 KnownTopics = Callable[[Collection[str]], Awaitable[Mapping[str, TopicRecord | None]]]
@@ -77,22 +73,6 @@ class Stop(NamedTuple):
     delete: bool
     topic_id: uuid.UUID
     """Another topic of that name is left alone."""
-
-
-class Coordinator(Protocol):
-    """A coordinator's interest in the partitions of its internal topic that are led here, with Kafka's names."""
-
-    def set_partition_count(self, count: int) -> None:
-        """Set its topic's number of partitions."""
-
-    def on_election(self, partition: int) -> None:
-        """This broker leads the partition from now on."""
-
-    def on_resignation(self, partition: int) -> None:
-        """This broker no longer leads it."""
-
-    def on_topics_deleted(self, deleted: Mapping[str, uuid.UUID]) -> None:
-        """Topics of these names and ids were deleted."""
 
 
 class ReplicaManager:
@@ -123,15 +103,22 @@ class ReplicaManager:
         self._config = config
         self._configs = configs
         self._sessions = sessions
-        self._append_queue = append_queue
         self._coordinators = coordinators
-        self._unwritable = unwritable
-        self._raise_epoch = raise_epoch
         self.lost = LostLogs(replicas, logs)
         self._removed: dict[TopicIdPartition, int] = {}
         """Deleted on the controller's request although the last record has them here; values: its leader epochs."""
         self._fetchers = ReplicaFetcherManager(replicas, config, peers)
-        self._starts = LogStarts()
+        self._roles = Roles(
+            replicas,
+            config,
+            configs,
+            fetchers=self._fetchers,
+            append_queue=append_queue,
+            coordinators=coordinators,
+            unwritable=unwritable,
+            raise_epoch=raise_epoch,
+            differs=self._differs,
+        )
         self._removals = supervision.Tasks()
         self._following = asyncio.Lock()
         self._is_closed = False
@@ -193,8 +180,8 @@ class ReplicaManager:
                 if topic_id(state, held.topic) != held.topic_id
             }
         async for key in cooperatively(gone):
-            await self._truncation_ends(key)
-            self._stop(key, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            await self._roles.truncation_ends(key)
+            self._roles.stop(key, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         taken = [key for key in gone if key[0] in state.topics]
         await self._remove(taken, stray="belongs to another topic than the present one of that name")
         return bool(gone)
@@ -228,16 +215,16 @@ class ReplicaManager:
                 coordinator.set_partition_count(len(topic.partitions))
         async for topic, index in cooperatively(partitions):
             key = topic.name, index
-            await self._truncation_ends(key)
+            await self._roles.truncation_ends(key)
             self._note(topic, index)
             if self._replicas.broker_id not in (replicas := topic.partitions[index].replicas):
-                self._stop(key, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+                self._roles.stop(key, ErrorCode.NOT_LEADER_OR_FOLLOWER)
                 if replicas and key not in self._replicas.unopened:  # it was never here
                     self.lost.discard(topic.topic_id, index)
                 if not self.lost.includes(topic, index):  # otherwise it cannot be deleted yet
                     self._replicas.unopened.pop(key, None)
             elif (held := self._replicas.held(key)) is not None:
-                self._assume(topic, index, held.log)
+                self._roles.assume(topic, index, held.log)
             elif not self._was_removed(topic, index):
                 self.lost.allow_copy(topic, index)
                 if topic.partitions[index].leader != NO_LEADER or self.lost.has_log(topic, index):
@@ -265,86 +252,7 @@ class ReplicaManager:
         self._sessions.forget(state.brokers)
         self._fetchers.wake()
 
-    # Leading and following
-
-    def _assume(self, topic: TopicRecord, index: int, opened: Log) -> None:
-        """Lead or follow, as the topic's record says."""
-        config = self._configs.of(topic)
-        opened.reconfigure(self._configs.of_logs(topic))
-        if topic.partitions[index].leader == self._replicas.broker_id:
-            self._lead(topic, index, opened, config)
-        else:
-            self._follow_leader(topic, index, opened)
-            replicas = config.strings("follower.replication.throttled.replicas")
-            throttled = is_listed(replicas, index, self._replicas.broker_id)
-            self._replicas.followers[topic.name, index].is_throttled = throttled
-
-    def _lead(self, topic: TopicRecord, index: int, opened: Log, config: TopicConfig) -> None:
-        key, record = (topic.name, index), topic.partitions[index]
-        partition = self._replicas.partitions.get(key)
-        if partition is not None:
-            if record is not partition.record:
-                joined = partition.isr is None and len(record.replicas) > 1
-                isr = self._isr(record, opened, partition.high_watermark, config) if joined else None
-                partition.lead(record, isr)
-            partition.configure(config)
-            return
-        opened.confirm(record.leader_epoch)
-        high_watermark, waiting = opened.last_high_watermark, None
-        if (follower := self._replicas.followers.pop(key, None)) is not None:
-            self._fetchers.remove(follower)
-            high_watermark, waiting = follower.high_watermark, follower.step_up()
-        isr = None
-        if len(record.replicas) > 1:
-            opened.assign_leader_epoch(record.leader_epoch)
-            isr = self._isr(record, opened, max(high_watermark, opened.log_start_offset), config)
-        queue = self._append_queue
-        self._replicas.partitions[key] = Partition(
-            topic,
-            index,
-            opened,
-            config,
-            queue,
-            isr,
-            self._unwritable,
-            waiting,
-            self._raise_epoch,
-            self._starts,
-        )
-        if (coordinator := self._coordinators.get(topic.name)) is not None:
-            coordinator.on_election(index)
-
-    def _isr(self, record: PartitionRecord, opened: Log, high_watermark: int, config: TopicConfig) -> Isr:
-        return Isr(
-            self._replicas.broker_id,
-            record,
-            log_end=opened.log_end_offset,
-            high_watermark=high_watermark,
-            min_isr=config.integer("min.insync.replicas"),
-            max_lag_ms=self._config.integer("replica.lag.time.max.ms"),
-            alive=self._replicas.latest_image.brokers,
-            now_ms=now_ms(),
-        )
-
-    def _follow_leader(self, topic: TopicRecord, index: int, opened: Log) -> None:
-        key, record = (topic.name, index), topic.partitions[index]
-        follower = self._replicas.followers.get(key)
-        if follower is not None:
-            was = follower.record
-            if (was.leader, was.leader_epoch) == (record.leader, record.leader_epoch):
-                follower.follow(record)
-                return
-            self._fetchers.remove(follower)
-            follower.follow(record)
-        else:
-            high_watermark, waiting = opened.last_high_watermark, Purgatory()
-            if (led := self._replicas.partitions.get(key)) is not None:
-                high_watermark, waiting = led.high_watermark, led.step_down()
-                self._stop(key, ErrorCode.NOT_LEADER_OR_FOLLOWER)
-            follower = self._replicas.followers[key] = Follower(
-                topic, index, opened, high_watermark, waiting, self._starts, self._differs
-            )
-        self._fetchers.add(follower)
+    # Logs that are replaced or truncated
 
     def _differs(self, follower: Follower) -> None:
         self._removals.add(supervision.run("strays", self._replace(follower)))
@@ -356,27 +264,10 @@ class ReplicaManager:
             is_current = self._replicas.followers.get(key) is follower
             if self._is_closed or not is_current or topic is None or topic.topic_id != follower.topic_id:
                 return
-            self._stop(key, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            self._roles.stop(key, ErrorCode.NOT_LEADER_OR_FOLLOWER)
             why = f"has other records than the log of broker {follower.record.leader}, the leader"
             await self._remove([key], why, is_replaced=True)
             await self._bring_up([(topic, follower.index)])
-
-    async def _truncation_ends(self, key: TopicPartition) -> None:
-        """Return when the follower's log is not being truncated: its role may change in this turn of the loop."""
-        while (follower := self._replicas.followers.get(key)) is not None and follower.truncation is not None:
-            await asyncio.wait([follower.truncation])
-
-    def _stop(self, key: TopicPartition, code: ErrorCode) -> None:
-        """Neither lead nor follow; the log stays."""
-        if (follower := self._replicas.followers.pop(key, None)) is not None:
-            self._fetchers.remove(follower)
-            follower.log.last_high_watermark = follower.high_watermark
-            follower.release(code)
-        if (partition := self._replicas.partitions.pop(key, None)) is not None:
-            partition.log.last_high_watermark = partition.high_watermark
-            partition.release(code)
-            if (coordinator := self._coordinators.get(key[0])) is not None:
-                coordinator.on_resignation(key[1])
 
     async def truncate_led(
         self, key: TopicPartition, check: Callable[[Partition], None], offset: int
@@ -395,7 +286,7 @@ class ReplicaManager:
             if topic is None or topic.topic_id != partition.topic_id or key[1] >= len(topic.partitions):
                 raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)  # a newer state is being applied
             before = led.log_end_offset
-            self._stop(key, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            self._roles.stop(key, ErrorCode.NOT_LEADER_OR_FOLLOWER)
             led.truncating = True
             try:
                 truncate = partial(led.truncate_led, offset, now_ms=int(time() * 1000))
@@ -409,27 +300,10 @@ class ReplicaManager:
                 if self._logs.get(*key) is led:
                     if isr is not None:
                         isr.truncated(led.log_end_offset, now_ms())
-                    self._lead_on(partition, topic, isr)
+                    self._roles.lead_on(partition, topic, isr)
                 else:
                     self.lost.add(partition.topic_id, key[1])
                     self._replicas.unopened[key] = "its log directory is offline"
-
-    def _lead_on(self, before: Partition, topic: TopicRecord, isr: Isr | None) -> None:
-        """Lead the same log under the same record and ISR, with an ISR write perhaps in flight."""
-        config, index = self._configs.of(topic), before.index
-        partition = Partition(
-            topic,
-            index,
-            before.log,
-            config,
-            self._append_queue,
-            isr,
-            self._unwritable,
-            raise_epoch=self._raise_epoch,
-            starts=self._starts,
-        )
-        partition.record = before.record if isr is None else isr.record
-        self._replicas.partitions[topic.name, index] = partition
 
     async def stop_replicas(self, stops: Iterable[Stop]) -> dict[TopicPartition, ErrorCode]:
         """Stop replicas for a controller."""
@@ -451,8 +325,8 @@ class ReplicaManager:
                 if held is not None and 0 <= stop.leader_epoch < held.record.leader_epoch:
                     errors[key] = ErrorCode.FENCED_LEADER_EPOCH
                     continue
-                await self._truncation_ends(key)
-                self._stop(key, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+                await self._roles.truncation_ends(key)
+                self._roles.stop(key, ErrorCode.NOT_LEADER_OR_FOLLOWER)
                 if stop.delete:
                     if held is not None and self._replicas.broker_id in held.record.replicas:
                         self._removed[held.topic_id, stop.partition] = held.record.leader_epoch
@@ -536,7 +410,7 @@ class ReplicaManager:
                 self.lost.add(topic.topic_id, index)
                 self._replicas.unopened[key] = "its log directory is offline"
                 continue
-            self._assume(topic, index, opened)
+            self._roles.assume(topic, index, opened)
         self._settle(len(new))
 
     def _settle(self, opened: int) -> None:
@@ -585,7 +459,7 @@ class ReplicaManager:
             else:
                 self.lost.add(held.topic_id, one.partition)
                 self._replicas.unopened[key] = reason
-                self._stop(key, ErrorCode.KAFKA_STORAGE_ERROR)
+                self._roles.stop(key, ErrorCode.KAFKA_STORAGE_ERROR)
 
     async def settle_strays(self, known: KnownTopics) -> None:
         """Make strays of the logs that fit nothing in coordination. Raises CoordinationError.
@@ -637,9 +511,9 @@ class ReplicaManager:
             await supervision.cancel([self._catching_up])
         await self._fetchers.close()
         for key in list(self._replicas.followers):
-            await self._truncation_ends(key)
+            await self._roles.truncation_ends(key)
         await self._removals.ended()
-        await self._starts.close()
+        await self._roles.starts.close()
         await self.write_watermarks()
 
 
