@@ -32,6 +32,7 @@ from .config.check import check
 from .config.config import BrokerConfig, parse_properties
 from .config.config_providers import resolve
 from .config.config_types import ConfigError
+from .config.zookeeper_keys import with_jaas_file
 
 COLLECTOR = 1000, 2, 2300
 """Thresholds of the garbage collector. A pass over all objects takes a millisecond for ten thousand of them, and with
@@ -97,7 +98,8 @@ def read_config(properties: Sequence[Path], overrides: Sequence[str]) -> BrokerC
         if not equals:
             raise ConfigError(f"--override {override}: expected KEY=VALUE")
         given[key.strip()] = value
-    return BrokerConfig(resolve(given, os.environ, lambda path: _read_properties(Path(path))))
+    resolved = resolve(given, os.environ, lambda path: _read_properties(Path(path)))
+    return BrokerConfig(with_jaas_file(resolved, os.environ, lambda path: Path(path).read_text("utf-8")))
 
 
 def _read_properties(path: Path) -> dict[str, str]:

@@ -24,8 +24,8 @@ from millstream_broker.coordination.stores import (
     Set,
     State,
     Unavailable,
+    zookeeper_connection,
 )
-from millstream_broker.coordination.stores import zookeeper as zookeeper_store
 from millstream_broker.coordination.stores.ensemble import Ensemble, parse_connect
 from millstream_broker.coordination.stores.zookeeper import ZooKeeperStore
 from millstream_harness.members import until
@@ -69,9 +69,11 @@ def test_an_address_that_does_not_answer_is_left_long_before_the_sessions_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """For example, the address of a server that has moved."""
-    monkeypatch.setattr(zookeeper_store, "CONNECT_S", 0.2)
+    monkeypatch.setattr(zookeeper_connection, "CONNECT_S", 0.2)
     with silent_listener() as address, pytest.raises(TimeoutError):
-        zookeeper_store._Handler().create_connection(address, timeout=3600.0)
+        zookeeper_connection.Handler(zookeeper_connection.ZooKeeperAccess()).create_connection(
+            address, timeout=3600.0
+        )
 
 
 async def test_nodes_are_created_read_changed_and_deleted(session: ZooKeeperStore) -> None:

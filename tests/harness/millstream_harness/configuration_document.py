@@ -18,12 +18,11 @@ OURS: Final = (
     "log.stray.retention.ms",
     "shutdown.drain.ms",
     "unclean.coordination.enable",
+    "zookeeper.sasl.jaas.config",
 )
 """Keys that no version of Kafka has."""
 OLDER: Final = (
-    "zookeeper.connect",
-    "zookeeper.session.timeout.ms",
-    "zookeeper.connection.timeout.ms",
+    *(name for name in BROKER_KEYS if name.startswith("zookeeper.") and name not in OURS),
     "controlled.shutdown.max.retries",
     "controlled.shutdown.retry.backoff.ms",
     "leader.imbalance.per.broker.percentage",
@@ -38,6 +37,7 @@ NEWER: Final = ("max.decompressed.message.bytes",)
 OF_THE_AUTHORIZER: Final = ("super.users", "allow.everyone.if.no.acl.found")
 """Keys of Kafka's authorizer, which are none of its brokers' own."""
 DIFFERENT: Final = {
+    "zookeeper.ssl.protocol": "default in Kafka: `TLSv1.2`, which servers of 3.9 do not have by default",
     "broker.id": "default in Kafka: -1, generated",
     "listeners": "default in Kafka: `PLAINTEXT://:9092`, every address; cannot change while the broker runs",
     "listener.security.protocol.map": "in Kafka without INTERNAL and EXTERNAL; cannot change while the broker runs",
@@ -105,6 +105,8 @@ def _row(key: Key) -> str:
         beside = (
             "of Kafka's versions with ZooKeeper" if "throttled" not in key.name else "in Kafka dynamic only"
         )
+        if key.name in DIFFERENT:
+            beside += f"; {DIFFERENT[key.name]}"
     dynamic = "yes" if key.dynamic else ""
     if key.dynamic_of_listener_only:
         dynamic = "with prefix"

@@ -285,6 +285,9 @@ class SharedStore:
                 answers.append(error)
         return answers
 
+    async def restrict(self) -> int:
+        return 0
+
     async def sync(self) -> None:
         await self._call(lambda: None)
 

@@ -63,7 +63,7 @@ class ZooKeeperProcess(Daemon):
         """Start it without waiting; a server of an ensemble is ready only with a quorum."""
         self.data.mkdir(parents=True, exist_ok=True)
         (self.data / "myid").write_text(str(self.number))
-        settings = {
+        settings: dict[str, object] = {
             "tickTime": TICK_MS,
             "maxSessionTimeout": MAX_SESSION_MS,
             "initLimit": 50,
@@ -79,10 +79,19 @@ class ZooKeeperProcess(Daemon):
             f"server.{number}": f"127.0.0.1:{quorum}:{election}"
             for number, (quorum, election) in self.peers.items()
         }
+        settings |= self.more_settings()
         file = self.folder / "zoo.cfg"
-        file.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
-        self.launch(zookeeper_command("org.apache.zookeeper.server.quorum.QuorumPeerMain", str(file)))
+        file.write_text("".join(f"{key}={value}\n" for key, value in settings.items() if value is not None))
+        main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+        self.launch(zookeeper_command(main, str(file), options=(*JVM, *self.java_options())))
         return self
+
+    def more_settings(self) -> dict[str, object]:
+        """Settings over those of every server; None removes one."""
+        return {}
+
+    def java_options(self) -> list[str]:
+        return []
 
     def start(self) -> Self:
         """Start it and wait until it serves."""
@@ -95,10 +104,13 @@ class ZooKeeperProcess(Daemon):
 
     def ask(self, word: str) -> str:
         """The response to one of ZooKeeper's four-letter words; "" without a response."""
-        with contextlib.suppress(OSError), socket.create_connection((self.host, self.port), 1.0) as asked:
+        with contextlib.suppress(OSError), self.socket() as asked:
             asked.sendall(word.encode())
             return b"".join(iter(lambda: asked.recv(65536), b"")).decode()
         return ""
+
+    def socket(self) -> socket.socket:
+        return socket.create_connection((self.host, self.port), 1.0)
 
     def leads(self) -> bool:
         return "Mode: leader" in self.ask("srvr")

@@ -10,9 +10,11 @@ Even then no log is deleted; those that the tree does not know become strays.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 from ..config.config import BrokerConfig
 from ..config.config_keys import AUTHORIZER
+from ..config.zookeeper_keys import JAAS, SET_ACL, TLS_ENABLED, login_module
 from ..coordination import OVERRIDE, CoordinationError
 from ..coordination.coordination import Coordination
 from ..coordination.stores import Store
@@ -22,6 +24,9 @@ from ..coordination.takeover import OLD_FILE_NAME, find_old, take_over
 from ..log.directory import LogDir
 from ..log.manager import Found, LogManager
 from ..metadata.topic_logs import adopted
+
+if TYPE_CHECKING:
+    from ..coordination.stores.zookeeper_connection import ZooKeeperAccess
 
 FILE_NAMES = (FILE_NAME, OLD_FILE_NAME)
 OpenStore = Callable[[], Store]
@@ -34,13 +39,35 @@ def shared_store(config: BrokerConfig) -> OpenStore | None:
     if not connect:
         return None
     ensemble = parse_connect(connect)
+    access = _access(config)
 
     def open_zookeeper() -> Store:
         from ..coordination.stores.zookeeper import ZooKeeperStore
 
-        return ZooKeeperStore(ensemble, config.integer("zookeeper.session.timeout.ms") / 1000)
+        return ZooKeeperStore(ensemble, config.integer("zookeeper.session.timeout.ms") / 1000, access=access)
 
     return open_zookeeper
+
+
+def _access(config: BrokerConfig) -> ZooKeeperAccess:
+    """How to connect to ZooKeeper. Blocking. Raises ConfigError."""
+    from ..coordination.stores.zookeeper_connection import ZooKeeperAccess
+
+    tls = None
+    if config.flag(TLS_ENABLED):
+        from ..security.tls.zookeeper_tls import ZooKeeperTls
+
+        tls = ZooKeeperTls(config)
+    credentials = None
+    if config[JAAS] is not None:
+        options = login_module(config.text(JAAS)).options
+        credentials = options["username"], options["password"]
+    return ZooKeeperAccess(
+        tls.context if tls is not None else None,
+        tls is not None and tls.has_certificate,
+        credentials,
+        config.flag(SET_ACL),
+    )
 
 
 async def connect(

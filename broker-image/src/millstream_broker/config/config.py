@@ -25,6 +25,8 @@ from typing import Self
 from .config_keys import BROKER_KEYS, BROKER_PAIRS, STAND_INS, TOPIC_KEYS, TOPIC_PAIRS
 from .config_types import ConfigError, Contradiction, Key, Synonym, Value, as_text
 from .listener_keys import BEGINNING, broker_key, listener_of, prefix, why_not_here
+from .zookeeper_keys import ZOOKEEPER_KEYS
+from .zookeeper_keys import check_together as check_zookeeper
 
 
 class ConfigSource(IntEnum):
@@ -167,6 +169,7 @@ class BrokerConfig(_Config):
             low, high = self.integer(least), self.integer(most)
             if low > high:
                 raise Contradiction(f"{least}={low}: expected no more than {most}={high}", least, most)
+        check_zookeeper({key.name: self[key.name] for key in ZOOKEEPER_KEYS})
 
     def describe(self) -> list[Entry]:
         names = sorted(
@@ -239,6 +242,10 @@ class ListenerConfig(_Config):
         self.listener = listener
         self._config = config
         self._prefixes = [prefix(listener, mechanism), prefix(listener)] if mechanism else [prefix(listener)]
+
+    @property
+    def owner(self) -> str:
+        return f"listener {self.listener}"
 
     def __getitem__(self, name: str) -> Value:
         return self._config[self.name_of(name)]

@@ -1,11 +1,12 @@
 """The configuration keys: Kafka's names, types, defaults and meaning (docs of Kafka 4.4 and, for ZooKeeper, 3.9).
 
 `BROKER_KEYS` may be set in server.properties, `TOPIC_KEYS` in a topic's configuration. Some keys are our own:
-`audit.log`, `audit.log.max.bytes`, `audit.log.max.per.second`, `http.listener`, `log.format`, `log.stray.retention.ms`,
-`shutdown.drain.ms`, `unclean.coordination.enable` and, of topics, `millstream.mirror.source`,
-`millstream.mirror.rejoined`, `millstream.mirror.promoted` and `millstream.topic.owner`. Keys marked `inert` tune
-machinery that this broker does not have (thread pools, socket buffers the kernel sizes itself): files that set them
-stay valid, and the broker says at start that they have no effect.
+`audit.log`, `audit.log.max.bytes`, `audit.log.max.per.second`, `http.listener`, `log.format`,
+`log.stray.retention.ms`, `shutdown.drain.ms`, `unclean.coordination.enable`, `zookeeper.sasl.jaas.config` and, of
+topics, `millstream.mirror.source`, `millstream.mirror.rejoined`, `millstream.mirror.promoted` and
+`millstream.topic.owner`. Keys marked `inert` tune machinery that this broker does not have (thread pools, socket
+buffers the kernel sizes itself): files that set them stay valid, and the broker says at start that they have no
+effect.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from .config_types import (
 )
 from .sasl_keys import SASL_KEYS
 from .tls_keys import TLS_KEYS
+from .zookeeper_keys import ZOOKEEPER_KEYS
 
 BOOLEAN, STRING, INT, SHORT = Type.BOOLEAN, Type.STRING, Type.INT, Type.SHORT
 LONG, DOUBLE, LIST = Type.LONG, Type.DOUBLE, Type.LIST
@@ -152,12 +154,7 @@ BROKER_KEYS = _table(
         "Most lines a second of each kind; others are counted. One client has a tenth of it for logins and denials.",
         between(1, 100_000),
     ),
-    Key(
-        "zookeeper.connect",
-        STRING,
-        "",
-        "ZooKeeper ensemble: HOST:PORT,HOST:PORT/PATH; empty: a standalone broker.",
-    ),
+    *ZOOKEEPER_KEYS,
     Key(
         "unclean.coordination.enable",
         BOOLEAN,
@@ -171,7 +168,6 @@ BROKER_KEYS = _table(
         "Time for which a stopping broker still serves, not ready, so that load balancers remove it first.",
         between(0, 30_000),
     ),
-    Key("zookeeper.session.timeout.ms", INT, 18_000, "Silence after which a broker is dead.", at_least(1)),
     # Topics
     Key("num.partitions", INT, 1, "Default partitions of a new topic.", at_least(1)),
     Key("default.replication.factor", INT, 1, "Default replicas of a new topic.", at_least(1)),
@@ -490,6 +486,7 @@ BROKER_KEYS = _table(
     *_inert(INT, transaction_state_log_segment_bytes=104_857_600),
     *_inert(INT, transactional_id_expiration_ms=604_800_000, transaction_max_timeout_ms=900_000),
     *_inert(INT, zookeeper_connection_timeout_ms=None, controller_socket_timeout_ms=30_000),
+    *_inert(INT, zookeeper_max_in_flight_requests=10),
     *_inert(STRING, inter_broker_protocol_version=None, log_message_format_version=None),
 )
 

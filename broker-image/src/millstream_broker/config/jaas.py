@@ -1,4 +1,4 @@
-"""JAAS configuration of one login module, as in `listener.name.NAME.plain.sasl.jaas.config`:
+"""JAAS configuration: login modules, alone or in the sections of a file. `listener.name.NAME.plain.sasl.jaas.config`:
 
     org.apache.kafka.common.security.plain.PlainLoginModule required user_alice="secret" user_bob="other";
 
@@ -21,6 +21,8 @@ _OPTION = re.compile(
     re.DOTALL,
 )
 _END = re.compile(rf"{_BLANK};{_BLANK}", re.DOTALL)
+_SECTION = re.compile(rf"""{_BLANK}(?:"([^"\n]+)"|([\w.$-]+)){_BLANK}\{{""", re.DOTALL)
+_SECTION_END = re.compile(rf"{_BLANK}\}}{_BLANK};{_BLANK}", re.DOTALL)
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "a": "\a", "v": "\v"}
 
 
@@ -39,8 +41,42 @@ class LoginModule(NamedTuple):
 @lru_cache(64)
 def parse_jaas(text: str) -> LoginModule:
     """Raises JaasError."""
+    found, end = _module_at(text, 0)
+    if end != len(text):
+        raise JaasError("expected one login module, and nothing after its semicolon")
+    return found
+
+
+def section(text: str, name: str) -> str | None:
+    """The login module in a section of a JAAS file, as text; None without such a section. Raises JaasError.
+
+    Client {
+        org.apache.zookeeper.server.auth.DigestLoginModule required username="kafka" password="secret";
+    };
+    """
+    at, found = 0, None
+    while (start := _SECTION.match(text, at)) is not None:
+        at, modules = start.end(), []
+        while (end := _SECTION_END.match(text, at)) is None:
+            _, after = _module_at(text, at)
+            modules.append(text[at:after])
+            at = after
+        at = end.end()
+        if (start[1] or start[2]) == name:
+            if len(modules) != 1:
+                raise JaasError(f"has {len(modules)} login modules: expected 1")
+            found = modules[0].strip()
+    if text[at:].strip():
+        raise JaasError(
+            "the file cannot be read: expected sections, NAME { MODULE required OPTION=VALUE …; };"
+        )
+    return found
+
+
+def _module_at(text: str, at: int) -> tuple[LoginModule, int]:
+    """A login module, and where it ends. Raises JaasError."""
     form = 'expected MODULE required OPTION="VALUE" …; with a semicolon at the end'
-    module = _MODULE.match(text)
+    module = _MODULE.match(text, at)
     flag = _FLAG.match(text, module.end()) if module is not None else None
     if module is None or flag is None:
         raise JaasError(form)
@@ -55,9 +91,7 @@ def parse_jaas(text: str) -> LoginModule:
         value = quoted if quoted is not None else single
         options[name] = plain if value is None else _unescaped(value)
         at = option.end()
-    if end.end() != len(text):
-        raise JaasError("expected one login module, and nothing after its semicolon")
-    return LoginModule(module[1], options)
+    return LoginModule(module[1], options), end.end()
 
 
 def _unescaped(text: str) -> str:

@@ -12,6 +12,7 @@ _BEGINNINGS = {
         *("process.roles", "metadata.", "internal.metadata.", "initial.broker.registration."),
         *("controller.listener.", "controller.performance.", "controller.quorum.", "controller.socket."),
         *("broker.heartbeat.", "broker.session.", "server.max.startup.", "early.start.", "unstable."),
+        "zookeeper.metadata.migration.",
     ),
     "there are no delegation tokens, and no Kerberos": (
         *("delegation.token.", "sasl.kerberos.", "sasl.login.", "sasl.client."),

@@ -58,6 +58,7 @@ from .fencing import Elected, Fencing
 from .isr_notes import IsrNotes
 from .own_tree import NotOurs, OwnTree
 from .registration import OwnRegistration
+from .restriction import Restriction
 from .state_waits import REQUEST_S, StateWaits
 from .stores import (
     BadVersionError,
@@ -145,13 +146,14 @@ class Coordination:
             self._configs,
             self._fencing,
             lambda: self._coalescer.need("the controller"),
-            lambda store: self.on_elected(store),
+            self._elected,
             lambda: self.on_deposed(),
         )
         self._waits = StateWaits(lambda: self._known)
         self._updating = asyncio.Lock()
         self._administering = asyncio.Semaphore(TOPICS_AT_ONCE)
         self._isr_notes = IsrNotes(self._nodes)
+        self._restriction = Restriction(self._nodes)
         self._deletions: dict[str, uuid.UUID] = {}
         """Topic ids of the latest deletions that were announced here, by name."""
         self._is_leaving = False
@@ -259,8 +261,13 @@ class Coordination:
         )
         self._tasks.append(supervision.keep("ZooKeeper's watches", self._coalescer.run))
         self._tasks.append(supervision.keep("ISR notes", self._isr_notes.run))
+        self._tasks.append(supervision.keep("access to nodes", self._restriction.run))
         self._coalescer.need("the controller", "changes of configuration", "changes of access rules")
         return self._state
+
+    def _elected(self, store: ControllerStore) -> None:
+        self.on_elected(store)
+        self._restriction.need()
 
     def withdraw(self) -> None:
         """From now on this broker neither registers again nor stands for election."""
@@ -283,6 +290,7 @@ class Coordination:
             return
         if why := await verification.foreign(nodes, self.cluster_id):
             raise NotOurs(why)
+        await nodes.get(tree.CLUSTER_SECRET)  # which brokers alone may read
         if self._registration.broker is not None and await self._older(nodes):
             await nodes.sync()  # another server may only be behind
             if why := await self._older(nodes):

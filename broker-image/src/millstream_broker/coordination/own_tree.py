@@ -4,8 +4,8 @@ A connection may lead elsewhere than the one before: to another ensemble, to a t
 from an older copy. So after each new connection the tree is verified first. Until then there is no connection for the
 layers above: they keep the last known state, and write nothing.
 
-`verify` raises `NotOurs` for another cluster's tree, or one without a cluster. It is repeated, because the right tree
-may come back.
+`verify` raises `NotOurs` for another cluster's tree, or one without a cluster, and `NotAllowed` for one that this
+broker may not read. It is repeated, because the right tree may come back.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 from millstream_process import supervision
 
 from . import CoordinationError
-from .stores import MultiError, Node, Operation, State, Store, StoreError, Unavailable, Watch
+from .stores import MultiError, Node, NotAllowed, Operation, State, Store, StoreError, Unavailable, Watch
 
 PAUSE_S = 1.0
 """Pause before the tree is verified again."""
@@ -91,7 +91,7 @@ class OwnTree:
             try:
                 await self._verify(self._nodes)
                 break
-            except NotOurs as error:
+            except (NotOurs, NotAllowed) as error:
                 if error.message != problem:
                     problem = error.message
                     log.error("%s", problem)
@@ -152,6 +152,10 @@ class OwnTree:
     ) -> list[list[Any] | MultiError | Unavailable]:
         self._check()
         return await self._nodes.multi_all(multis)
+
+    async def restrict(self) -> int:
+        self._check()
+        return await self._nodes.restrict()
 
     async def sync(self) -> None:
         self._check()

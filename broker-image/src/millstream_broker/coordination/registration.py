@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from . import BrokerRecord, CoordinationError, writes
-from .stores import Store, Unavailable
+from .stores import NotAllowed, Store, Unavailable
 
 
 class OwnRegistration:
@@ -33,7 +33,7 @@ class OwnRegistration:
                 self.broker = await self._register(broker, takes_over)
                 return self.broker
             except CoordinationError as error:
-                if isinstance(error, Unavailable) or time.monotonic() > end:
+                if isinstance(error, Unavailable | NotAllowed) or time.monotonic() > end:
                     raise
             await asyncio.sleep(0.2)
 

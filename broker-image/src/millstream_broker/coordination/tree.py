@@ -54,8 +54,12 @@ ISR_CHANGES = "/isr_change_notification"
 ISR_CHANGE = "/isr_change_notification/isr_change_"
 GENERATIONS = "/brokers/generations"
 
+CONSUMERS = "/consumers"
+SENSITIVE = (f"{CONFIG}/users", f"{CONFIG}/brokers", "/delegation_token/tokens", CLUSTER_SECRET)
+"""Secrets are below these, or in them: Kafka's, and our own."""
+
 ALWAYS = (
-    "/consumers",
+    CONSUMERS,
     BROKERS,
     TOPICS,
     CONFIG_CHANGES,
@@ -80,6 +84,11 @@ _TOPIC_ID = re.compile(rb'"topic_id" *: *"([A-Za-z0-9_-]{22})"')
 
 class TreeError(CoordinationError):
     """A node is not valid."""
+
+
+def is_sensitive(path: str) -> bool:
+    """Whether only brokers may read a node, if access to nodes is restricted."""
+    return path.startswith(SENSITIVE)
 
 
 def broker_path(broker_id: int) -> str:

@@ -33,6 +33,10 @@ class Unavailable(CoordinationError):
         super().__init__(message, ErrorCode.REQUEST_TIMED_OUT)
 
 
+class NotAllowed(CoordinationError):
+    """The store does not let this broker do it. It says nothing about the nodes: they may exist, or not."""
+
+
 class StoreError(Exception):
     """The store refuses an operation; the message is the path, if known."""
 
@@ -176,6 +180,9 @@ class Store(Protocol):
         self, multis: Iterable[Sequence[Operation]]
     ) -> list[list[Any] | MultiError | Unavailable]:
         """Send many multis, in order; each succeeds or fails independently."""
+
+    async def restrict(self) -> int:
+        """Let only brokers use nodes that everybody may use, if that is configured; returns their number."""
 
     async def sync(self) -> None:
         """After it, reads return at least what any broker had written when it was called."""

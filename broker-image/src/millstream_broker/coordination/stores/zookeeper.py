@@ -23,12 +23,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from kazoo import exceptions as kazoo
-from kazoo.client import KazooClient
-from kazoo.handlers.threading import AsyncResult, SequentialThreadingHandler
+from kazoo.handlers.threading import AsyncResult
 from kazoo.protocol.states import EventType, KazooState, KeeperState, WatchedEvent
-from kazoo.retry import KazooRetry
-
-from millstream_kafka.client.connection import CONNECT_S
 
 from . import (
     BadVersionError,
@@ -48,6 +44,8 @@ from . import (
     with_parents,
 )
 from .ensemble import Ensemble
+from .zookeeper_acls import ROOTS, acl_of, holds_open, is_open, refusal
+from .zookeeper_connection import OPEN, REPEAT_S, SaslRequiredError, ZooKeeperAccess, ZooKeeperClient
 
 IN_FLIGHT = 128
 MAX_NODE_BYTES = 1_000_000
@@ -66,6 +64,8 @@ _UNKNOWN = (
     kazoo.SessionExpiredError,
     kazoo.SessionMovedError,
     kazoo.OperationTimeoutError,
+    kazoo.AuthFailedError,
+    SaslRequiredError,
 )
 _KNOWN: dict[type[Exception], type[StoreError]] = {
     kazoo.NoNodeError: NoNodeError,
@@ -73,22 +73,6 @@ _KNOWN: dict[type[Exception], type[StoreError]] = {
     kazoo.BadVersionError: BadVersionError,
     kazoo.NotEmptyError: NotEmptyError,
 }
-
-
-class _Result(AsyncResult):  # type: ignore[misc]
-    """kazoo's future, without the detour through its thread for completions."""
-
-    def _do_callbacks(self) -> None:
-        for callback in self._callbacks:
-            callback(self)
-
-
-class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
-    def async_result(self) -> _Result:
-        return _Result(self)
-
-    def create_connection(self, *args: Any, **options: Any) -> Any:
-        return super().create_connection(*args, **{**options, "timeout": min(CONNECT_S, options["timeout"])})
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +95,7 @@ class ZooKeeperStore:
         ensemble: Ensemble,
         timeout: float,
         *,
+        access: ZooKeeperAccess = OPEN,
         patience: float = 10.0,
     ) -> None:
         """`timeout` is the session's; `patience` is the limit of one call."""
@@ -126,12 +111,15 @@ class ZooKeeperStore:
         self._answers: deque[tuple[asyncio.Future[Any], Any]] = deque()
         self._is_waking = False
         self._is_closed = False
-        self._client = KazooClient(
-            hosts=ensemble.servers,
-            timeout=timeout,
-            handler=_Handler(),
-            connection_retry=KazooRetry(max_tries=-1, delay=0.05, backoff=1.5, max_delay=1.0),
-            logger=_kazoo_log,
+        self._sets_acls = access.sets_acls
+        self._problem = ""
+        self._reported = -REPEAT_S
+        self._client = ZooKeeperClient(
+            ensemble.servers,
+            timeout,
+            access,
+            lambda problem: self._on_loop(self._report, problem),
+            _kazoo_log,
         )
         self._client.add_listener(self._heard)
 
@@ -228,7 +216,7 @@ class ZooKeeperStore:
         self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequence: bool = False
     ) -> Node:
         _, stat = await self._call(
-            self._client.create_async, self._at(path), data, None, ephemeral, sequence, False, True
+            self._client.create_async, self._at(path), data, self._acl(path), ephemeral, sequence, False, True
         )
         return _node(data, stat)
 
@@ -237,7 +225,8 @@ class ZooKeeperStore:
             if await self._call(self._client.exists_async, above) is not None:
                 continue
             try:
-                await self._call(self._client.create_async, above)
+                path = self._without_chroot(above) if above.startswith(self.ensemble.chroot) else "/"
+                await self._call(self._client.create_async, above, b"", self._acl(path))
             except NodeExistsError:
                 continue
 
@@ -277,7 +266,7 @@ class ZooKeeperStore:
         for one in operations:
             path = self._at(one.path)
             if isinstance(one, Create):
-                transaction.create(path, one.data, None, one.ephemeral, one.sequence)
+                transaction.create(path, one.data, self._acl(one.path), one.ephemeral, one.sequence)
             elif isinstance(one, Set):
                 transaction.set_data(path, one.data, one.version)
             elif isinstance(one, Delete):
@@ -291,7 +280,7 @@ class ZooKeeperStore:
             if isinstance(result, Exception) and not isinstance(
                 result, kazoo.RolledBackError | kazoo.RuntimeInconsistency
             ):
-                raise MultiError(index, _ours(result))
+                raise refusal(self, result) or MultiError(index, _ours(result))
         found: list[Any] = []
         for one, result in zip(operations, results, strict=True):
             if isinstance(result, Exception):
@@ -301,6 +290,43 @@ class ZooKeeperStore:
             else:
                 found.append(result.version if isinstance(one, Set) else None)
         return found
+
+    # Who may use the nodes
+
+    async def restrict(self) -> int:
+        if not self._sets_acls:
+            return 0
+        found: list[str] = []
+        level = [path for path in ROOTS if await self._call(self._client.exists_async, self._at(path))]
+        while level:
+            opened = set(await self._open(level))
+            found += opened
+            above = [path for path in level if holds_open(path, path in opened)]
+            below = zip(above, await self.children_of_all(above), strict=True)
+            level = [f"{path}/{name}" for path, names in below for name in names or ()]
+        found[:0] = await self._open(["/"])
+        await self._in_flight(reversed(found), self._send_acl, self._unless_gone)
+        return len(found)
+
+    async def _open(self, paths: list[str]) -> list[str]:
+        """Those of the nodes that everybody may use."""
+        read = await self._in_flight(paths, self._send_get_acl, self._unless_gone)
+        return [path for path, of in zip(paths, read, strict=True) if of is not None and is_open(path, of[0])]
+
+    async def _send_get_acl(self, path: str) -> asyncio.Future[Any]:
+        return await self._send(self._client.get_acls_async, self._at(path))
+
+    async def _send_acl(self, path: str) -> asyncio.Future[Any]:
+        return await self._send(self._client.set_acls_async, self._at(path), acl_of(path))
+
+    async def _unless_gone(self, sent: asyncio.Future[Any]) -> Any:
+        try:
+            return await self._answer(sent)
+        except NoNodeError:
+            return None
+
+    def _acl(self, path: str) -> list[Any] | None:
+        return acl_of(path) if self._sets_acls else None
 
     # Sending, and responses
 
@@ -344,6 +370,8 @@ class ZooKeeperStore:
             problem = f"did not answer within {self.patience:g} s"
         except _UNKNOWN:
             problem = "was lost before it answered"
+        except (kazoo.NoAuthError, kazoo.InvalidACLError) as error:
+            raise refusal(self, error) or error from None
         raise Unavailable(f"{self} {problem}")
 
     def _answered(self, future: asyncio.Future[Any], result: AsyncResult) -> None:
@@ -360,6 +388,8 @@ class ZooKeeperStore:
             self._slots.release()
             if future.done():  # it timed out
                 continue
+            if isinstance(result.exception, SaslRequiredError):
+                self._report("the servers require SASL: set zookeeper.sasl.jaas.config")
             if result.exception is not None:
                 future.set_exception(_ours(result.exception))
                 future.exception()  # another failure may be raised first, and this one never be awaited
@@ -378,6 +408,7 @@ class ZooKeeperStore:
         if kazoo_state == KazooState.CONNECTED and session_id:
             state = State.CONNECTED
             is_new, self._session_id = session_id != self._session_id, session_id
+            self._problem = ""
             self._connected.set()
         else:
             state = State.SUSPENDED if kazoo_state == KazooState.SUSPENDED else State.LOST
@@ -385,6 +416,12 @@ class ZooKeeperStore:
             if self._client.client_state == KeeperState.CLOSED:
                 threading.Thread(target=self._start_again, name="zookeeper-start", daemon=True).start()
         self.on_state(state, is_new)
+
+    def _report(self, problem: str) -> None:
+        now = self._loop.time()
+        if problem != self._problem or now - self._reported > REPEAT_S:
+            self._problem, self._reported = problem, now
+            log.error("ZooKeeper: %s", problem)
 
     def _start_again(self) -> None:
         time.sleep(RESTART_PAUSE_S)
@@ -414,7 +451,8 @@ def _node(data: bytes, stat: Any) -> Node:
 
 
 def _ours(error: Exception) -> Exception:
-    """Convert an error to the stores' own; lost calls keep kazoo's error."""
-    if isinstance(error, _UNKNOWN) or not isinstance(error, kazoo.KazooException):
+    """Convert an error to the stores' own; lost and forbidden calls keep kazoo's error."""
+    kept = (*_UNKNOWN, kazoo.NoAuthError, kazoo.InvalidACLError)
+    if isinstance(error, kept) or not isinstance(error, kazoo.KazooException):
         return error
     return _KNOWN.get(type(error), StoreError)(str(error) or type(error).__name__)

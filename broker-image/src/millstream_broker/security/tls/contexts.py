@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from ...config.config import ListenerConfig
 from ...config.config_types import ConfigError
 from .cipher_suites import openssl_name, split
-from .keystores import KeyStore, TrustStore
+from .keystores import KeyStore, TlsValues, TrustStore
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ def server_context(
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_TICKET | ssl.OP_CIPHER_SERVER_PREFERENCE
     context.num_tickets = 0
-    _configure(context, values, keys, trusted)
+    configure(context, values, keys, trusted)
     key = "ssl.client.auth"
     wanted = "none" if has_sasl and values.name_of(key) == key else values.text(key)
     if wanted != "none" and not trusted:
@@ -61,21 +61,23 @@ def client_context(values: ListenerConfig, keys: KeyStore, trusted: TrustStore) 
             f" {values.name_of('ssl.truststore.location')} or ssl.truststore.certificates",
             "ssl.truststore.location",
         )
-    _configure(context, values, keys, trusted)
+    configure(context, values, keys, trusted)
     return context
 
 
-def _configure(context: ssl.SSLContext, values: ListenerConfig, keys: KeyStore, trusted: TrustStore) -> None:
+def configure(context: ssl.SSLContext, values: TlsValues, keys: KeyStore | None, trusted: TrustStore) -> None:
+    """Versions, cipher suites and certificates. Raises ConfigError."""
     # A certificate in a truststore is trusted even if another one has issued it, as in Java.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     context.minimum_version, context.maximum_version = _versions(values)
     _choose_suites(context, values)
-    _load_keys(context, values, keys)
+    if keys is not None:
+        _load_keys(context, values, keys)
     if trusted:
         context.load_verify_locations(cadata=b"".join(each.public_bytes(Encoding.DER) for each in trusted))
 
 
-def _versions(values: ListenerConfig) -> tuple[ssl.TLSVersion, ssl.TLSVersion]:
+def _versions(values: TlsValues) -> tuple[ssl.TLSVersion, ssl.TLSVersion]:
     newest = _VERSIONS[values.text("ssl.protocol")]
     enabled = [_VERSIONS[name] for name in values.strings("ssl.enabled.protocols")] or list(
         _VERSIONS.values()
@@ -90,7 +92,7 @@ def _versions(values: ListenerConfig) -> tuple[ssl.TLSVersion, ssl.TLSVersion]:
     return min(served), max(served)
 
 
-def _choose_suites(context: ssl.SSLContext, values: ListenerConfig) -> None:
+def _choose_suites(context: ssl.SSLContext, values: TlsValues) -> None:
     key = "ssl.cipher.suites"
     names = values.strings(key)
     if not names:
@@ -114,7 +116,7 @@ def _choose_suites(context: ssl.SSLContext, values: ListenerConfig) -> None:
         context.set_ciphers(":".join(older))
 
 
-def _load_keys(context: ssl.SSLContext, values: ListenerConfig, keys: KeyStore) -> None:
+def _load_keys(context: ssl.SSLContext, values: TlsValues, keys: KeyStore) -> None:
     """OpenSSL reads keys from files: this one is in memory, and its name is valid in this process alone."""
     descriptor = os.memfd_create("certificate", os.MFD_CLOEXEC)
     try:
@@ -123,6 +125,6 @@ def _load_keys(context: ssl.SSLContext, values: ListenerConfig, keys: KeyStore) 
         context.load_cert_chain(f"/proc/self/fd/{descriptor}")
     except ssl.SSLError as error:
         reason = (error.reason or "not usable").replace("_", " ").lower()
-        raise ConfigError(f"listener {values.listener}: OpenSSL refuses its certificate: {reason}") from None
+        raise ConfigError(f"{values.owner}: OpenSSL refuses its certificate: {reason}") from None
     finally:
         os.close(descriptor)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
+from typing import Protocol
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
@@ -27,8 +28,7 @@ from cryptography.hazmat.primitives.serialization import (
     pkcs12,
 )
 
-from ...config.config import ListenerConfig
-from ...config.config_types import ConfigError
+from ...config.config_types import ConfigError, Value
 from .distinguished_name import subject
 
 MAX_BYTES = 4 * 1024 * 1024
@@ -82,10 +82,27 @@ class KeyStore:
 TrustStore = tuple[x509.Certificate, ...]
 
 
+class TlsValues(Protocol):
+    """The values of the keys `ssl.…`, for a listener or for a client."""
+
+    @property
+    def owner(self) -> str:
+        """What the values are for, for errors."""
+
+    def __getitem__(self, name: str) -> Value: ...
+
+    def text(self, name: str) -> str: ...
+
+    def strings(self, name: str) -> list[str]: ...
+
+    def name_of(self, name: str) -> str:
+        """The name of the key that has the value, for errors."""
+
+
 class _Store:
     """The keys of a keystore or a truststore, and their values."""
 
-    def __init__(self, values: ListenerConfig, kind: str) -> None:
+    def __init__(self, values: TlsValues, kind: str) -> None:
         self.values = values
         self.type_key = f"ssl.{kind}.type"
         self.type = values.text(self.type_key)
@@ -100,6 +117,9 @@ class _Store:
         name = self.values.name_of(key)
         value = "" if key != self.location_key else f"={self.location}"
         return ConfigError(f"{name}{value}: {what}", name)
+
+    def _named(self, key: str) -> str:
+        return self.values.name_of(key)
 
     def read(self) -> bytes:
         path = Path(str(self.location))
@@ -126,7 +146,8 @@ class _Store:
             text = ""
         if "-BEGIN " not in text:
             raise self.error(
-                self.location_key, f"is not in PEM format: correct {self.type_key}, or convert the file"
+                self.location_key,
+                f"is not in PEM format: correct {self._named(self.type_key)}, or convert the file",
             )
         return text
 
@@ -138,20 +159,20 @@ class _Store:
                 self.location_key,
                 "is a JKS file, which brokers do not read. Convert it: keytool -importkeystore -srckeystore"
                 f" {self.location} -destkeystore {Path(str(self.location)).with_suffix('.p12')} -deststoretype PKCS12;"
-                f" then set {self.location_key} to the new file and {self.type_key}=PKCS12",
+                f" then set {self._named(self.location_key)} to the new file and {self._named(self.type_key)}=PKCS12",
             )
         if b"-BEGIN " in data:
-            raise self.error(self.location_key, f"is a PEM file: set {self.type_key}=PEM")
+            raise self.error(self.location_key, f"is a PEM file: set {self._named(self.type_key)}=PEM")
         if not data.startswith(_SEQUENCE):
             raise self.error(self.location_key, "is not a PKCS12 file")
         try:
             return pkcs12.load_pkcs12(data, self.password)
         except (ValueError, UnsupportedAlgorithm):
-            what = f"cannot be decrypted: {self.password_key} is wrong, or the file is damaged"
+            what = f"cannot be decrypted: {self._named(self.password_key)} is wrong, or the file is damaged"
             raise self.error(self.location_key, what) from None
 
 
-def read_keystore(values: ListenerConfig) -> KeyStore | None:
+def read_keystore(values: TlsValues) -> KeyStore | None:
     """The keystore of a listener, None without any. Blocking. Raises ConfigError."""
     store = _Store(values, "keystore")
     key_key, chain_key = "ssl.keystore.key", "ssl.keystore.certificate.chain"
@@ -185,7 +206,7 @@ def read_keystore(values: ListenerConfig) -> KeyStore | None:
     return _checked(store, store.location_key, found.key, chain)
 
 
-def read_truststore(values: ListenerConfig) -> TrustStore:
+def read_truststore(values: TlsValues) -> TrustStore:
     """The certificates that a listener trusts; empty without a truststore. Blocking. Raises ConfigError."""
     store = _Store(values, "truststore")
     inline_key = "ssl.truststore.certificates"
@@ -209,7 +230,7 @@ def read_truststore(values: ListenerConfig) -> TrustStore:
     return tuple(trusted)
 
 
-def locations(values: ListenerConfig) -> tuple[Path, ...]:
+def locations(values: TlsValues) -> tuple[Path, ...]:
     """The files that a listener's certificates are in."""
     found = (values[key] for key in ("ssl.keystore.location", "ssl.truststore.location"))
     return tuple(Path(each) for each in found if isinstance(each, str))
@@ -247,7 +268,7 @@ def _key(store: _Store, key: str, text: str) -> PrivateKeyTypes:
         why = (
             "is damaged"
             if password is None
-            else "cannot be decrypted: ssl.key.password is wrong, or the key is damaged"
+            else f"cannot be decrypted: {store.values.name_of('ssl.key.password')} is wrong, or the key is damaged"
         )
         raise store.error(key, f"the private key {why}") from None
 
