@@ -53,6 +53,14 @@ class Area:
         return [str(Path(self.folder, name).with_name(f"test_{Path(name).name}.py")) for name in self.tests]
 
 
+def tests_below(folder: str, root: str) -> list[str]:
+    """The names of all tests in a folder and its own folders."""
+    return [
+        str(path.with_name(path.stem.removeprefix("test_")).relative_to(ROOT / root))
+        for path in sorted((ROOT / folder).rglob("test_*.py"))
+    ]
+
+
 AREAS = {
     "groups": Area(
         "millstream_broker/groups/*.py",
@@ -200,6 +208,21 @@ AREAS = {
             "log_starts",
             "log_summaries",
             "log_rules",
+        ),
+    ),
+    "security": Area(
+        "millstream_broker/security/*.py",  # and those of its folders
+        "tests/broker",
+        (
+            *tests_below("tests/broker/security", "tests/broker"),
+            "config/authorizer_keys",
+            "config/listener_keys",
+            "network/login",
+            "network/throttling",
+            "network/throttled_connections",
+            "network/tls_connections",
+            "cluster_tls",
+            "cluster_with_sasl",
         ),
     ),
     "operator": Area(

@@ -88,7 +88,7 @@ class Both(NamedTuple):
         )
 
     def compare(self, row: Row, rules: Sequence[Rule]) -> None:
-        refused = (row.needs[0], ALLOW) not in rules or (row.needs[0], DENY) in rules
+        refused = not row.is_enough or (row.needs[0], ALLOW) not in rules or (row.needs[0], DENY) in rules
         deadline = time.monotonic() + 10
         while True:
             try:

@@ -12,8 +12,11 @@ from typing import Any, NamedTuple
 from millstream_kafka.acl import CLUSTER_NAME, AclOperation, ResourceType
 from millstream_kafka.batch import Record, build_batch
 from millstream_kafka.protocol import (
+    alter_client_quotas,
     alter_configs,
     alter_partition_reassignments,
+    alter_user_scram_credentials,
+    consumer_group_heartbeat,
     create_acls,
     create_partitions,
     create_topics,
@@ -55,6 +58,7 @@ from millstream_kafka.protocol.api import Api
 from .beside import Its
 
 TOPIC, GROUP, CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER
+TRANSACTIONAL_ID = ResourceType.TRANSACTIONAL_ID
 Needed = tuple[AclOperation, ResourceType, str]
 READ, WRITE, CREATE = AclOperation.READ, AclOperation.WRITE, AclOperation.CREATE
 DELETE, ALTER, DESCRIBE = AclOperation.DELETE, AclOperation.ALTER, AclOperation.DESCRIBE
@@ -74,6 +78,8 @@ class Row(NamedTuple):
     versions: list[int] | None = None
     but: Mapping[str, str] = {}
     """Fields that differ if the first right is missing, and why."""
+    is_enough: bool = True
+    """Whether the first right suffices. If not, the request stays refused, and `but` always applies."""
     is_complete: bool = True
     """Whether it may be sent with all rights, which may destroy what the next row needs."""
 
@@ -89,6 +95,14 @@ def records() -> bytes:
 def _produced(**topic: Any) -> dict[str, Any]:
     data = [{**topic, "partition_data": [{"index": 0, "records": records()}]}]
     return {"acks": -1, "timeout_ms": 5000, "topic_data": data}
+
+
+def _produced_in_a_transaction() -> dict[str, Any]:
+    batch = build_batch(
+        [Record(b"key", b"value")], producer_id=1, producer_epoch=0, base_sequence=0, transactional=True
+    )
+    data = [{"name": EXISTING, "partition_data": [{"index": 0, "records": bytes(batch)}]}]
+    return {"transactional_id": "tx-{n}", "acks": -1, "timeout_ms": 5000, "topic_data": data}
 
 
 def _fetched(**topic: Any) -> dict[str, Any]:
@@ -508,6 +522,39 @@ ROWS = [
         list(range(3, 6)),
     ),
     Row(
+        "a transactional producer",
+        init_producer_id.API,
+        [(DESCRIBE, TRANSACTIONAL_ID, "tx-*"), on_cluster(IDEMPOTENT_WRITE), (WRITE, TOPIC, EXISTING)],
+        {
+            "transactional_id": "tx-{n}",
+            "transaction_timeout_ms": 1000,
+            "producer_id": -1,
+            "producer_epoch": -1,
+        },
+    ),
+    Row(
+        "produce in a transaction",
+        produce.API,
+        [(WRITE, TOPIC, EXISTING), (DESCRIBE, TRANSACTIONAL_ID, "tx-*")],
+        _produced_in_a_transaction(),
+        [3, 9, 12],
+    ),
+    Row(
+        "find the coordinator of a transaction",
+        find_coordinator.API,
+        [(DESCRIBE, GROUP, "tx-*")],
+        {"key": "tx-{n}", "coordinator_keys": ["tx-{n}"], "key_type": 1},
+        [1, 3, 4, 6],
+        but={"error_message": "Ours says that there are no transactions."},
+        is_enough=False,
+    ),
+    Row(
+        "a member of the newer group protocol",
+        consumer_group_heartbeat.API,
+        [(DESCRIBE, GROUP, "group-*"), (DESCRIBE, TOPIC, EXISTING)],
+        {"group_id": "group-{n}", "member_id": "nobody", "subscribed_topic_names": [EXISTING]},
+    ),
+    Row(
         "describe the cluster",
         describe_cluster.API,
         [on_cluster(DESCRIBE), on_cluster(ALTER)],
@@ -525,6 +572,38 @@ ROWS = [
         describe_client_quotas.API,
         [on_cluster(DESCRIBE_CONFIGS)],
         {"components": [{"entity_type": "user", "match_type": 0, "match": "nobody"}]},
+        but={"error_message": WORDS},
+    ),
+    Row(
+        "alter quotas",
+        alter_client_quotas.API,
+        [on_cluster(ALTER_CONFIGS)],
+        {
+            "entries": [
+                {
+                    "entity": [{"entity_type": "user", "entity_name": "nobody"}],
+                    "ops": [{"key": "producer_byte_rate", "value": 5.0}],
+                }
+            ],
+            "validate_only": True,
+        },
+    ),
+    Row(
+        "alter SCRAM users",
+        alter_user_scram_credentials.API,
+        [on_cluster(ALTER)],
+        {
+            "deletions": [{"name": "nobody", "mechanism": 1}],
+            "upsertions": [
+                {
+                    "name": "",
+                    "mechanism": 1,
+                    "iterations": 4096,
+                    "salt": b"salt",
+                    "salted_password": bytes(32),
+                }
+            ],
+        },
         but={"error_message": WORDS},
     ),
     Row(

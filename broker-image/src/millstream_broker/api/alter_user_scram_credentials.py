@@ -49,7 +49,21 @@ def _label(number: int) -> str:
     return next((each.label for each in ScramMechanism if each.value == number), str(number))
 
 
-@handler(alter_user_scram_credentials.API, changes=_changes, rights=[on_cluster(AclOperation.ALTER)])
+def _refused(request: AlterUserScramCredentialsRequest, error: ApiError) -> AlterUserScramCredentialsResponse:
+    named = [*(each.name for each in request.deletions), *(each.name for each in request.upsertions)]
+    return AlterUserScramCredentialsResponse(
+        results=[
+            AlterUserScramCredentialsResult(user, error.code, error.message) for user in dict.fromkeys(named)
+        ]
+    )
+
+
+@handler(
+    alter_user_scram_credentials.API,
+    changes=_changes,
+    rights=[on_cluster(AclOperation.ALTER)],
+    refused=_refused,
+)
 async def handle(
     credentials: ScramCredentials, context: RequestContext, request: AlterUserScramCredentialsRequest
 ) -> AlterUserScramCredentialsResponse:

@@ -3,6 +3,7 @@ waiting."""
 
 from __future__ import annotations
 
+from millstream_kafka.acl import AclOperation
 from millstream_kafka.protocol import consumer_group_heartbeat
 from millstream_kafka.protocol.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
@@ -11,9 +12,10 @@ from millstream_kafka.protocol.consumer_group_heartbeat import (
 from millstream_kafka.protocol.errors import ErrorCode
 
 from ..network.handlers import RequestContext, handler
+from ..security.acl.rights import on_group
 
 
-@handler(consumer_group_heartbeat.API)
+@handler(consumer_group_heartbeat.API, rights=[on_group(AclOperation.READ)])
 def handle(context: RequestContext, request: ConsumerGroupHeartbeatRequest) -> ConsumerGroupHeartbeatResponse:
     return ConsumerGroupHeartbeatResponse(
         error_code=ErrorCode.UNSUPPORTED_VERSION,

@@ -44,6 +44,7 @@ from ..topic_rules.internal_topics import check_not_internal, is_internal
 
 WRITE, TOPIC = AclOperation.WRITE, ResourceType.TOPIC
 NO_TRANSACTIONS = "TRANSACTIONAL_ID_AUTHORIZATION_FAILED, with the right, too: there are no transactions"
+ACKS = (-1, 0, 1)
 ATTRIBUTES = 22
 """Position of the low byte of a batch's attributes, which has its codec."""
 
@@ -69,7 +70,8 @@ def handle_run(
     if (
         replica is None
         or (by_id and replica.topic_id != topic.topic_id)
-        or not _is_allowed(request)
+        or acks not in ACKS
+        or request.transactional_id is not None
         or context.version < produce.ZSTD_SINCE
         or is_internal(name)
         or (authorizer.is_enabled and not authorizer.permits(context.session, WRITE, TOPIC, name))
@@ -116,7 +118,7 @@ def handle(
     replicas: Replicas, authorizer: Authorizer, stats: Stats, context: RequestContext, request: ProduceRequest
 ) -> Answer:
     acks, timeout_ms = request.acks, request.timeout_ms
-    is_allowed = _is_allowed(request)
+    is_transactional = request.transactional_id is not None
     is_old = context.version < produce.ZSTD_SINCE
     by_id = context.version >= produce.IDS_SINCE
     now_ms = int(time() * 1000)
@@ -134,12 +136,16 @@ def handle(
         for data in topic.partition_data:
             index, records = data.index, data.records
             try:
+                if is_transactional:
+                    raise ApiError(
+                        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactions are not supported"
+                    )
                 if by_id and not name:
                     raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
                 if not may_write:
                     raise ApiError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-                if not is_allowed:
-                    raise _refusal(request)
+                if acks not in ACKS:
+                    raise ApiError(ErrorCode.INVALID_REQUIRED_ACKS)
                 if is_old:
                     _check_codec(data)
                 check_not_internal(name)
@@ -174,18 +180,6 @@ def _appended(index: int, info: AppendInfo, stats: Stats) -> PartitionProduceRes
     if not duplicate:
         stats.records_in += last - first + 1
     return PartitionProduceResponse(index, 0, first, append_time, start)
-
-
-def _is_allowed(request: ProduceRequest) -> bool:
-    """Whether the request as a whole may be handled; see `_refusal`."""
-    return request.acks in (-1, 0, 1) and request.transactional_id is None
-
-
-def _refusal(request: ProduceRequest) -> ApiError:
-    """The error of the request as a whole."""
-    if request.acks not in (-1, 0, 1):
-        return ApiError(ErrorCode.INVALID_REQUIRED_ACKS)
-    return ApiError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactions are not supported")
 
 
 def _check_codec(data: PartitionProduceData) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from millstream_kafka.acl import AclOperation
 from millstream_kafka.protocol import remove_strays
-from millstream_kafka.protocol.errors import ErrorCode
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
 from millstream_kafka.protocol.remove_strays import (
     RemovedStray,
     RemoveStraysRequest,
@@ -31,7 +31,18 @@ def _changes(request: RemoveStraysRequest) -> Iterator[Changed]:
         yield Changed("Stray", f"{stray.log_dir[:150]}/{stray.folder[:100]}")
 
 
-@handler(remove_strays.API, changes=_changes, rights=[on_cluster(AclOperation.ALTER)])
+def _refused(request: RemoveStraysRequest, error: ApiError) -> RemoveStraysResponse:
+    return RemoveStraysResponse(
+        [RemovedStray(stray.log_dir, stray.folder, error.code, error.message) for stray in request.strays]
+    )
+
+
+@handler(
+    remove_strays.API,
+    changes=_changes,
+    rights=[on_cluster(AclOperation.ALTER)],
+    refused=_refused,
+)
 async def handle(
     logs: LogManager, context: RequestContext, request: RemoveStraysRequest
 ) -> RemoveStraysResponse:

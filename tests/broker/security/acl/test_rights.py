@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from millstream_broker import api
-from millstream_broker.network.handlers import REGISTERED, Registration, RequestContext
+from millstream_broker.network.handlers import REGISTERED, Registration, RequestContext, error_response
 from millstream_broker.security.acl.authorizer import AclAuthorizer, Authorizer
 from millstream_broker.security.authentication import Authentication
 from millstream_kafka.acl import (
@@ -18,15 +18,22 @@ from millstream_kafka.acl import (
     ResourcePattern,
     ResourceType,
 )
+from millstream_kafka.protocol import alter_user_scram_credentials
+from millstream_kafka.protocol.alter_user_scram_credentials import (
+    AlterUserScramCredentialsRequest,
+    ScramCredentialDeletion,
+    ScramCredentialUpsertion,
+)
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 
 api.load()
 AUTHENTICATION = Authentication("PLAINTEXT", "10.0.0.1")
-WHOLE = [
+REFUSABLE = [
     registration
     for registration in REGISTERED.values()
-    if any(right.field is not None for right in registration.rights) and registration.refused is None
+    if any(right.field is not None for right in registration.rights)
 ]
+WHOLE = [registration for registration in REFUSABLE if registration.refused is None]
 
 
 class Handled(Exception):
@@ -79,3 +86,26 @@ def test_a_request_needs_its_right_as_a_whole(registration: Registration) -> Non
 def test_without_an_authorizer_no_right_is_needed(registration: Registration) -> None:
     with pytest.raises(Handled):
         call(registration, Authorizer())
+
+
+@pytest.mark.parametrize("registration", REFUSABLE, ids=lambda registration: registration.api.name)
+def test_a_refused_request_is_answered(registration: Registration) -> None:
+    """It does not end the connection."""
+    error, request = ApiError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED), registration.api.request()
+    if registration.refused is None:
+        assert error_response(registration.api, error).error_code == error.code
+    else:
+        assert isinstance(registration.refused(request, error), registration.api.response)
+
+
+def test_each_user_whose_credentials_may_not_be_altered_gets_the_error() -> None:
+    deletions = [ScramCredentialDeletion("a", 1), ScramCredentialDeletion("b", 1)]
+    request = AlterUserScramCredentialsRequest(deletions, [ScramCredentialUpsertion("b", 2)])
+    registration = REGISTERED[alter_user_scram_credentials.API.key]
+    assert registration.refused is not None
+    error = ApiError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    response: Any = registration.refused(request, error)
+    assert [(each.user, each.error_code) for each in response.results] == [
+        ("a", error.code),
+        ("b", error.code),
+    ]
