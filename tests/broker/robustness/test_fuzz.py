@@ -53,7 +53,7 @@ KNOWN_LINES = re.compile(
     r"^(?:ready: broker\.id=1 .*"
     r"|[\d,: -]+ INFO [\w.]+: .*"
     r"|[\d,: -]+ WARNING millstream_process\.loop: the event loop was held for .*"  # by a busy machine
-    r"|[\d,: -]+ WARNING [\w.]+: closed the connection of 127\.0\.0\.1:(?P<port>\d+): \S.*)$"
+    r"|[\d,: -]+ WARNING [\w.]+: closed the connection of 127\.0\.0\.1:(?P<port>\d+) on listener \w+: \S.*)$"
 )
 
 

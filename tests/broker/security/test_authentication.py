@@ -183,4 +183,4 @@ async def test_a_failed_exchange_closes_the_connection(
         answer = await client.call(sasl_authenticate.API, 2, request)
         assert (answer.error_code, answer.error_message) == (58, "unknown token")
         await until(lambda: not secured.server.connections)
-    assert "authentication failed: unknown token" in caplog.text
+    assert "on listener PLAINTEXT: authentication failed: unknown token" in caplog.text

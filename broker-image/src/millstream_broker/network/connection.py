@@ -282,7 +282,7 @@ class ClientConnection:
         if self._channel.is_closed:
             return
         if reason:
-            log.log(level, "closed the connection of %s: %s", self.peer, reason)
+            log.log(level, "closed the connection of %s on listener %s: %s", self.peer, self.listener, reason)
         self._mute.end()
         self._out.close()
         self._channel.close()

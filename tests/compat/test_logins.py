@@ -1,0 +1,268 @@
+"""Real clients log in over TLS by each mechanism, with the authorizer on: see `millstream_harness.logins`.
+
+Each client writes, and reads back what it wrote, with the rights that this needs and no others. It reports a wrong
+credential, an authority that it does not trust, and a right that it lacks by its own error, without hanging; the
+broker's log names the listener and the mistake. While its sessions end every three seconds, it keeps writing.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from millstream_harness.go_programs import built
+from millstream_harness.java import ROOT, java_command
+from millstream_harness.logins import LOGINS, VALUES, LoginBroker, login_broker
+
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(300)]
+
+FOLDER = Path(__file__).parent / "logins"
+FAILURES = ("wrong-credential", "untrusted-ca", "forbidden-topic", "forbidden-group")
+SCENARIOS = ("round-trip", *FAILURES, "session")
+
+
+@dataclass(frozen=True)
+class Client:
+    """A client program, and the errors that its users see."""
+
+    name: str
+    command: Callable[[], Sequence[str]]
+    errors: Mapping[str, str]
+    """A pattern for each of FAILURES; SCENARIO:LOGIN for one way to log in."""
+    logs: Sequence[str] = ()
+    """Patterns of what the client logs where its error does not name the reason."""
+    authenticates_again: bool = True
+    """Whether it has KIP-368. Otherwise it opens another connection when its session has ended."""
+    logins: Sequence[str] = tuple(LOGINS)
+
+    def __str__(self) -> str:
+        return self.name
+
+    def error(self, login: str, scenario: str) -> str:
+        return self.errors.get(f"{scenario}:{login}") or self.errors[scenario]
+
+
+def python(name: str) -> Callable[[], Sequence[str]]:
+    return lambda: [sys.executable, str(FOLDER / "clients.py"), name]
+
+
+def java() -> Sequence[str]:
+    return java_command(str(FOLDER / "Logins.java"))
+
+
+def go(name: str) -> Callable[[], Sequence[str]]:
+    return lambda: [str(built(FOLDER / "go", ROOT / ".cache" / "compat-logins")), name]
+
+
+GO_TLS = {
+    # The broker closes after its alert, so the client may fail to send its first request, before it has read the alert.
+    "wrong-credential:certificate": ".*(tls: unknown certificate authority|broken pipe|connection reset by peer)",
+    "untrusted-ca": ".*tls: failed to verify certificate: x509: certificate signed by unknown authority",
+}
+PYTHON_RIGHTS = {
+    "forbidden-topic": r"TopicAuthorizationFailedError: \[Error 29\] .*: forbidden",
+    "forbidden-group": r"GroupAuthorizationFailedError: \[Error 30\] .*: forbidden",
+}
+REASONS = (
+    r"SaslAuthenticationFailed.*Authentication failed: Invalid username or password",
+    r"SaslAuthenticationFailed.*invalid credentials with SASL mechanism SCRAM-SHA-256",
+    r"SaslAuthenticationFailed.*invalid credentials with SASL mechanism SCRAM-SHA-512",
+    r"certificate verify failed: self-signed certificate in certificate chain",
+)
+CLIENTS = [
+    Client(
+        "confluent-kafka",
+        python("confluent-kafka"),
+        {
+            "wrong-credential": ".*code=_AUTHENTICATION.*SASL authentication error: .*(failed|invalid_token).*",
+            "wrong-credential:certificate": ".*tlsv1 alert unknown ca.*",
+            "untrusted-ca": ".*code=_SSL.*broker certificate could not be verified, verify that ssl.ca.location .*",
+            "forbidden-topic": ".*code=TOPIC_AUTHORIZATION_FAILED.*",
+            "forbidden-group": ".*code=GROUP_AUTHORIZATION_FAILED.*",
+        },
+    ),
+    Client(
+        "kafka-python",
+        python("kafka-python"),
+        {**dict.fromkeys(FAILURES, "KafkaTimeoutError: .*Unable to bootstrap.*"), **PYTHON_RIGHTS},
+        # Of a response and a close that arrive together it may see the close alone.
+        ("SaslAuthenticationFailedError: .*(failed|invalid_token)", REASONS[-1]),
+    ),
+    Client(
+        "aiokafka",
+        python("aiokafka"),
+        {
+            **dict.fromkeys(FAILURES, "KafkaConnectionError: .*Unable to bootstrap.*"),
+            **PYTHON_RIGHTS,
+            "wrong-credential:token": "UnknownTopicOrPartitionError.*",  # it takes a refused token for a login
+        },
+        REASONS,
+        authenticates_again=False,
+    ),
+    Client(
+        "java",
+        java,
+        {
+            "wrong-credential": ".*SaslAuthenticationException: .*(failed|invalid_token).*",
+            "wrong-credential:certificate": ".*SslAuthenticationException: .*",
+            "untrusted-ca": ".*SslAuthenticationException: SSL handshake failed",
+            "forbidden-topic": r".*TopicAuthorizationException: Not authorized to access topics: \[forbidden\]",
+            "forbidden-group": ".*GroupAuthorizationException: Not authorized to access group: forbidden",
+        },
+    ),
+    Client(
+        "franz-go",
+        go("franz-go"),
+        {
+            "wrong-credential": "SASL_AUTHENTICATION_FAILED: .*",
+            "wrong-credential:token": "unexpected data in oauth response",
+            "forbidden-topic": "TOPIC_AUTHORIZATION_FAILED: .*",
+            "forbidden-group": ".*GROUP_AUTHORIZATION_FAILED: .*",
+            **GO_TLS,
+        },
+    ),
+    Client(
+        "kafka-go",
+        go("kafka-go"),
+        {
+            "wrong-credential": r"\[58\] SASL Authentication Failed: .*",
+            "forbidden-topic": r"\[3\] Unknown Topic Or Partition: .*",  # it requests the metadata of all topics
+            "forbidden-group": r"\[30\] Group Authorization Failed: .*",
+            **GO_TLS,
+        },
+        authenticates_again=False,
+        logins=[login for login in LOGINS if login != "token"],
+    ),
+    Client(
+        "sarama",
+        go("sarama"),
+        {
+            "wrong-credential": ".*kafka server: SASL Authentication failed: .*",
+            "forbidden-topic": "kafka server: The client is not authorized to access this topic",
+            "forbidden-group": "kafka server: The client is not authorized to access this group",
+            **GO_TLS,
+        },
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoginBroker]:
+    with login_broker(tmp_path_factory.mktemp("logins")) as broker:
+        yield broker
+
+
+@dataclass(frozen=True)
+class Played:
+    client: Client
+    results: Mapping[str, str]
+    client_log: str
+    """Its standard error."""
+    log: str
+    """What the broker logged meanwhile."""
+
+    def result(self, login: str, scenario: str) -> str:
+        return self.results.get(f"{login}:{scenario}", "it was not played")
+
+
+def scenarios_of(login: str) -> list[str]:
+    return [each for each in SCENARIOS if each != "session" or LOGINS[login]]
+
+
+@pytest.fixture(scope="module")
+def plays(secured: LoginBroker) -> dict[str, Played | BaseException]:
+    """What each client has played, or why it could not: each plays once."""
+    return {}
+
+
+@pytest.fixture
+def played(
+    secured: LoginBroker, plays: dict[str, Played | BaseException], request: pytest.FixtureRequest
+) -> Played:
+    client: Client = request.param
+    if client.name not in plays:
+        try:
+            plays[client.name] = play(secured, client)
+        except (AssertionError, pytest.skip.Exception, pytest.fail.Exception) as error:
+            plays[client.name] = error
+    outcome = plays[client.name]
+    if isinstance(outcome, BaseException):
+        raise outcome
+    return outcome
+
+
+def play(secured: LoginBroker, client: Client) -> Played:
+    command = client.command()
+    begun = len(secured.broker.said())
+    steps = [
+        secured.step(client.name, login, each) for login in client.logins for each in scenarios_of(login)
+    ]
+    results, client_log = secured.play(command, steps)
+    return Played(client, results, client_log, secured.broker.said()[begun:])
+
+
+def cases(scenarios: Sequence[str]) -> list[object]:
+    return [
+        pytest.param(client, login, scenario, id=f"{client}-{login}-{scenario}")
+        for client in CLIENTS
+        for login in client.logins
+        for scenario in scenarios_of(login)
+        if scenario in scenarios
+    ]
+
+
+def stored(broker: LoginBroker, topic: str) -> list[str]:
+    consumer = Consumer({"bootstrap.servers": broker.broker.bootstrap, "group.id": "none", "log_level": 0})
+    try:
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        return [(message.value() or b"").decode() for message in consumer.consume(len(VALUES), timeout=30)]
+    finally:
+        consumer.close()
+
+
+@pytest.mark.parametrize(
+    ("played", "login", "scenario"), cases(["round-trip", "session"]), indirect=["played"]
+)
+def test_a_client_writes_and_reads(played: Played, secured: LoginBroker, login: str, scenario: str) -> None:
+    assert played.result(login, scenario) == "ok"
+    assert stored(secured, secured.step(played.client.name, login, scenario).topic) == VALUES
+
+
+@pytest.mark.parametrize(("played", "login", "scenario"), cases(FAILURES), indirect=["played"])
+def test_a_client_reports_what_is_wrong(played: Played, login: str, scenario: str) -> None:
+    result = played.result(login, scenario)
+    assert re.fullmatch(played.client.error(login, scenario), result), result
+
+
+@pytest.mark.parametrize("played", CLIENTS, indirect=True, ids=str)
+def test_a_client_logs_what_its_error_does_not_say(played: Played) -> None:
+    for reason in played.client.logs:
+        assert re.search(reason, played.client_log, re.IGNORECASE), reason
+
+
+@pytest.mark.parametrize("played", CLIENTS, indirect=True, ids=str)
+def test_the_brokers_log_names_the_listener_and_the_mistake(played: Played) -> None:
+    expected = [
+        "on listener SECURE: authentication failed: Authentication failed: Invalid username or password",
+        "on listener SECURE: authentication failed: .* invalid credentials with SASL mechanism SCRAM-SHA-256",
+        "on listener SECURE: authentication failed: .* invalid credentials with SASL mechanism SCRAM-SHA-512",
+        # aiokafka closes without an alert
+        "on listener SECURE: (the TLS handshake failed: .* alert .*|it ended the connection in the TLS handshake)",
+        "on listener MUTUAL: the TLS handshake failed: certificate verify failed: .*",
+    ]
+    if "token" in played.client.logins:
+        expected.append("OAUTHBEARER: a token is refused: InvalidAudienceError")
+    for line in expected:
+        assert re.search(line, played.log), line
+
+
+@pytest.mark.parametrize("played", CLIENTS, indirect=True, ids=str)
+def test_a_client_authenticates_again_or_connects_again(played: Played) -> None:
+    expired = re.findall(r"on listener SHORT: \w+ after its session has expired", played.log)
+    assert (not expired) == played.client.authenticates_again
