@@ -119,6 +119,23 @@ BAD: list[tuple[str, dict[str, Any], tuple[str, ...]]] = [
     ("ConsumerGroup", {**REF, "topics": [".."]}, ("topics: . and .. are not allowed",)),
     ("Cluster", outside(), ("needs allowPlaintext: true: without TLS, anyone who reaches it",)),
     ("Cluster", outside(type="NodePort", allowPlaintext=False), ("needs allowPlaintext: true",)),
+    ("Cluster", outside(tls="Disabled"), ("needs allowPlaintext: true",)),
+    ("Cluster", outside(**PLAIN, authentication={"type": "Tls"}), ("of type Tls needs tls: Enabled",)),
+    (
+        "Cluster",
+        {"listeners": [{"name": "internal", "type": "Internal", "port": 9092, "tls": "Enabled"}]},
+        ("tls is not available for type Internal yet",),
+    ),
+    (
+        "Cluster",
+        {"certificateAuthority": {"validityDays": 41}},
+        ("overlapDays may be at most a sixth of validityDays",),
+    ),
+    (
+        "Cluster",
+        {"certificateAuthority": {"secretName": "mine", "rotate": {"requestId": "a"}}},
+        ("rotate replaces a generated authority",),
+    ),
     (
         "Cluster",
         outside(**PLAIN, type="NodePort", loadBalancerSourceRanges=["192.0.2.0/24"]),
