@@ -22,6 +22,7 @@ BOOTSTRAP: Final = "bootstrap.servers"
 ENDING: Final = ".properties"
 SECRETS: Final = (".password", ".secret")
 """Endings of keys whose values may end with a backslash."""
+_LINE_END: Final = re.compile(r"\r\n|[\r\n]")
 _ESCAPE: Final = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))")
 _NAMED: Final = {"n": "\n", "r": "\r", "t": "\t", "f": "\f"}
 
@@ -83,7 +84,7 @@ def _parsed(option: str, path: str) -> dict[str, tuple[int, str]]:
         )
     found: dict[str, tuple[int, str]] = {}
     for number, line in _lines(text):
-        key, equals, value = (part.strip() for part in line.partition("="))
+        key, equals, value = (part.strip(" \t\f") for part in line.partition("="))
         where = f"{option}: {path}, line {number}"
         if not (key and equals):  # the line itself may be a password
             raise BadInput(f"{where}: is not KEY=VALUE", "write lines such as security.protocol=SASL_SSL")
@@ -105,8 +106,8 @@ def _lines(text: str) -> list[tuple[int, str]]:
     """Lines with their numbers, continued ones joined, without comments."""
     found: list[tuple[int, str]] = []
     goes_on = False
-    for number, line in enumerate(text.splitlines(), 1):
-        line = line.strip()
+    for number, line in enumerate(_LINE_END.split(text), 1):
+        line = line.strip(" \t\f")
         if not goes_on and (not line or line[0] in "#!"):
             continue
         key = (found[-1][1] if goes_on else line).partition("=")[0].strip()

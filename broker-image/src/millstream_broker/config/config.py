@@ -343,27 +343,32 @@ def topic_key(name: str) -> Key:
 def parse_properties(text: str) -> dict[str, str]:
     """Java's .properties format: `key=value`, `key: value` or `key value`, # and ! comments, \\ continues a line."""
     found: dict[str, str] = {}
-    for line in _logical_lines(text.splitlines()):
+    for line in _logical_lines(_LINE_END.split(text)):
         end = next((at for at, char in enumerate(line) if char in "=: \t"), len(line))
         key, rest = line[:end], line[end:].lstrip(" \t")
         if rest[:1] in ("=", ":"):
             rest = rest[1:]
-        found[key] = _ESCAPE.sub(_unescaped, rest.strip(" \t\f"))
+        found[key] = _unescaped(rest.strip(" \t\f"))
     return found
 
 
+_LINE_END = re.compile(r"\r\n|[\r\n]")
 _ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))", re.DOTALL)
 _CONTROL = {"n": "\n", "r": "\r", "t": "\t", "f": "\f"}
 
 
-def _unescaped(found: re.Match[str]) -> str:
-    return chr(int(found[1], 16)) if found[1] else _CONTROL.get(found[2], found[2])
+def _unescaped(value: str) -> str:
+    text = _ESCAPE.sub(
+        lambda found: chr(int(found[1], 16)) if found[1] else _CONTROL.get(found[2], found[2]), value
+    )
+    # \u escapes are of UTF-16: two of them may be one character
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _logical_lines(lines: Iterable[str]) -> Iterable[str]:
     joined = ""
     for line in lines:
-        line = line.lstrip()
+        line = line.lstrip(" \t\f")
         if not joined and (not line or line[0] in "#!"):
             continue
         if (len(line) - len(line.rstrip("\\"))) % 2:
