@@ -12,6 +12,9 @@ from kazoo import exceptions as kazoo
 from kazoo.client import KazooClient
 
 from millstream_broker.broker import StartError
+from millstream_broker.cluster.joining import shared_store
+from millstream_broker.config.config import BrokerConfig
+from millstream_broker.coordination.stores import Create
 from millstream_broker.coordination.tree import CLUSTER_SECRET
 from millstream_harness.certificates import Authority
 from millstream_harness.in_process import connected, create, running
@@ -81,6 +84,27 @@ async def test_a_stranger_reads_no_secret_and_changes_nothing(
                 with pytest.raises(kazoo.NoAuthError):
                     change()
             outside.create("/consumers/group")
+
+
+async def test_nodes_have_their_acl_from_the_moment_they_are_created(server: SecuredZooKeeper) -> None:
+    config = server.config() | SET_ACL
+    open_store = shared_store(BrokerConfig(config))
+    assert open_store is not None
+    session = open_store()
+    session.start()
+    try:
+        await session.connected()
+        await session.ensure("/cluster", "/config/users", "/consumers", "/brokers")
+        await session.create(CLUSTER_SECRET, b"secret")
+        await session.multi([Create("/config/users/alice", b"secret"), Create("/brokers/ids")])
+        with stranger(config["zookeeper.connect"]) as outside:
+            assert open_nodes(outside) == {"/consumers"}
+            assert outside.get_children("/brokers") == ["ids"]
+            for path in (CLUSTER_SECRET, "/config/users/alice"):
+                with pytest.raises(kazoo.NoAuthError):
+                    outside.get(path)
+    finally:
+        await session.close(5.0)
 
 
 async def test_a_tree_from_before_the_setting_becomes_restricted(

@@ -6,7 +6,7 @@ state       DATA/state.json (the part of a Kubernetes API server's storage) and 
 folder      creates folders and processes, and saves that before it uses them
 processes   daemons identified by pid and start time
 clusters, mirrors, spark   the counterparts of StatefulSets, a Deployment and a Job
-zookeeper   the server of a Cluster that runs its own
+zookeeper   the server of a Cluster that runs its own; zookeeper_login: the password of its brokers there
 observing   read-only connections to brokers, for `status`
 java        finds Java and pyspark, for ZooKeeper and Spark
 runtime     LocalRuntime: up, status, down

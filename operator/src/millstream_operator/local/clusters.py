@@ -3,7 +3,7 @@
     DATA/clusters/NAME/N/                       broker N's data
     DATA/clusters/NAME/broker-N.properties      its configuration file
     DATA/clusters/NAME/broker-N.log             its output
-    DATA/clusters/NAME/zookeeper/, .cfg, .log   the same for ZooKeeper, if the Cluster runs its own
+    DATA/clusters/NAME/zookeeper/, .cfg, .log   the same for ZooKeeper, if the Cluster runs its own (zookeeper_login)
 
 Listeners are bound to 127.0.0.1, at ports from `ports`. Invariant: running brokers are restarted one at a time, by
 the plan of a roll (reconcile/cluster/rolling.py): only while every partition keeps its minimum ISR without the broker.
@@ -32,6 +32,7 @@ from ..resources.listeners import all_listeners, external_listeners, kafka_name
 from . import ports, processes, zookeeper
 from .folder import DataFolder
 from .processes import Daemon, StartFailed
+from .zookeeper_login import LOGIN, ZooKeeperLogin
 
 JOURNAL = "coordination.journal"
 """What a broker without ZooKeeper knows of its topics."""
@@ -67,6 +68,7 @@ class LocalCluster:
         self.folder = data.path / "clusters" / folder_name(cluster.namespace, cluster.name)
         given = cluster.spec.zookeeper
         self.has_zookeeper = given is not None and given.connect is None
+        self.login = ZooKeeperLogin(self.folder)
 
     @property
     def bootstrap(self) -> str:
@@ -149,12 +151,15 @@ class LocalCluster:
         if not self.has_zookeeper or self._alive(self._zookeeper_key) is not None:
             return False
         file, data = self.folder / "zookeeper.cfg", self.folder / "zookeeper"
-        line = zookeeper.command(file)  # first, so that without Java not even a folder is created
+        line = zookeeper.command(
+            file, self.login.server
+        )  # first, so that without Java not even a folder is created
 
         def launch() -> None:
             port = self._zookeeper_port
             self.data.make("clusters")
             data.mkdir(parents=True, exist_ok=True)
+            self.login.create()
             file.write_text(properties(zookeeper.config(data, port)))
             self.data.start(
                 self._zookeeper_key,
@@ -239,7 +244,15 @@ class LocalCluster:
         }
         if self.has_zookeeper:
             config["zookeeper.connect"] = f"{ports.HOST}:{self._zookeeper_port}"
+            config |= self.login.config(sets_acls=all(map(self._logs_in, self.running())))
         return config
+
+    def _logs_in(self, broker: int) -> bool:
+        """Whether a running broker logs in to ZooKeeper."""
+        try:
+            return LOGIN in self._file(broker).read_text()
+        except OSError:
+            return False
 
     def _start(self, broker: int, say: Say) -> None:
         key, file = self._key(broker), self._file(broker)

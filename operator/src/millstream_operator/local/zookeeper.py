@@ -40,9 +40,10 @@ JVM = (
 _ASK_TIMEOUT_S = 1.0
 
 
-def command(file: Path) -> list[str]:
-    """The command of a server with this configuration file; raises NotInstalled."""
-    return [find_java(), *JVM, "-cp", classpath(), _MAIN, str(file)]
+def command(file: Path, login: Path) -> list[str]:
+    """The command of a server with this configuration file, and that of SASL; raises NotInstalled."""
+    sasl = f"-Djava.security.auth.login.config={login}"
+    return [find_java(), *JVM, sasl, "-cp", classpath(), _MAIN, str(file)]
 
 
 def classpath() -> str:
@@ -60,6 +61,7 @@ def config(folder: Path, port: int) -> dict[str, str]:
         "admin.enableServer": "false",
         "4lw.commands.whitelist": "conf",
         "autopurge.purgeInterval": "24",
+        "authProvider.sasl": "org.apache.zookeeper.server.auth.SASLAuthenticationProvider",
     }
 
 

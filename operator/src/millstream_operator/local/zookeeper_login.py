@@ -1,0 +1,52 @@
+"""The password by which the brokers of a local Cluster log in to its ZooKeeper, in files that only the user can read.
+
+    DATA/clusters/NAME/zookeeper.jaas      the server's configuration of SASL
+    DATA/clusters/NAME/zookeeper.login     the brokers' login module, to which their configuration refers
+
+A server gets them when it starts, so one that an earlier release has started has none until its next start.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from .secrets import replace_file
+
+USER: Final = "broker"
+LOGIN: Final = "zookeeper.sasl.jaas.config"
+SET_ACL: Final = "zookeeper.set.acl"
+_MODULE: Final = "org.apache.zookeeper.server.auth.DigestLoginModule required"
+_KEY: Final = "jaas"
+
+
+class ZooKeeperLogin:
+    """The files in a Cluster's folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.server = folder / "zookeeper.jaas"
+        self.brokers = folder / "zookeeper.login"
+
+    @property
+    def exists(self) -> bool:
+        return self.server.exists() and self.brokers.exists()
+
+    def create(self) -> None:
+        """Write the files, with a new password, unless they exist. OSError."""
+        if self.exists:
+            return
+        password = secrets.token_urlsafe(32)
+        replace_file(self.server, f'Server {{ {_MODULE} user_{USER}="{password}"; }};\n'.encode())
+        replace_file(self.brokers, f'{_KEY}={_MODULE} username="{USER}" password="{password}";\n'.encode())
+
+    def config(self, *, sets_acls: bool) -> Mapping[str, str]:
+        """The brokers' configuration; empty while the server has no login.
+
+        ``sets_acls``: every broker that runs logs in. Otherwise it would be locked out.
+        """
+        if not self.exists:
+            return {}
+        found = {LOGIN: f"${{file:{self.brokers}:{_KEY}}}"}
+        return found | {SET_ACL: "true"} if sets_acls else found
