@@ -154,7 +154,7 @@ def test_user_without_an_authorizer_says_so(operator: OperatorProcess, namespace
     ("spec", "said"),
     [
         ({"userName": "a,b"}, "spec.userName"),
-        ({"authentication": {"type": "Tls"}}, "Tls is not available yet"),
+        ({"authentication": {"type": "Tls"}, "userName": "a" * 65}, "at most 64 characters are allowed"),
         ({"rotate": {"requestId": "1"}}, "only a generated password can be replaced"),
     ],
 )

@@ -7,13 +7,21 @@ from pathlib import Path
 import pytest
 
 from millstream.connection import Cluster
-from millstream_operator.resources.client_files import FORMATS, ClientLogin, java, librdkafka, python
+from millstream_operator.resources.client_files import (
+    FORMATS,
+    ClientLogin,
+    ClientTls,
+    java,
+    librdkafka,
+    python,
+)
 
 PASSWORDS = ["open sesame", 'a"b', "a\\b", "a=b:c#d;", "é😀", "\\u0041", "'\"\\"]
 
 
 def login(password: str, authority: str = "") -> ClientLogin:
-    return ClientLogin("b:9092", "alice@example", password, authority)
+    tls = ClientTls(authority, are_files=True) if authority else None
+    return ClientLogin("b:9092", "alice@example", password, tls)
 
 
 @pytest.mark.parametrize("password", PASSWORDS)

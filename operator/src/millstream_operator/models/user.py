@@ -86,10 +86,20 @@ class User(Resource, frozen=True):
         return self.spec.user_name or self.name
 
     @property
+    def has_certificate(self) -> bool:
+        """Whether the user authenticates by a certificate."""
+        return self.spec.authentication is not None and self.spec.authentication.type == "Tls"
+
+    @property
+    def kafka_name(self) -> str:
+        """The user's name in Kafka, for access rules and quotas: that of a certificate is its subject."""
+        return f"CN={self.user_name}" if self.has_certificate else self.user_name
+
+    @property
     def password_key(self) -> SecretKey | None:
         """The key of the Secret that has the password; None without a password."""
         authentication = self.spec.authentication
-        if authentication is None:
+        if authentication is None or self.has_certificate:
             return None
         if authentication.password is None:
             return SecretKey(name=self.name, key="password")
@@ -97,4 +107,8 @@ class User(Resource, frozen=True):
 
     @property
     def generates_password(self) -> bool:
-        return self.spec.authentication is not None and self.spec.authentication.password is None
+        return (
+            not self.has_certificate
+            and self.spec.authentication is not None
+            and self.spec.authentication.password is None
+        )

@@ -11,28 +11,51 @@ from .user import MECHANISM, jaas_config
 
 
 @dataclass(frozen=True, slots=True)
+class ClientTls:
+    """In PEM format: the authorities to trust, and with ``certificate`` and ``key`` the client's own.
+
+    Each is the text itself, or with ``are_files`` the name of its file.
+    """
+
+    authorities: str
+    certificate: str = ""
+    key: str = field(default="", repr=False)
+    are_files: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class ClientLogin:
-    """``authority``: the file with the authorities to trust, in PEM format; "" for connections without TLS."""
+    """``password``: None for a client without; ``tls``: None for connections in plain text."""
 
     bootstrap: str
     username: str
-    password: str = field(repr=False)
-    authority: str = ""
+    password: str | None = field(repr=False)
+    tls: ClientTls | None = None
 
     @property
     def protocol(self) -> str:
-        return "SASL_SSL" if self.authority else "SASL_PLAINTEXT"
+        return ("" if self.password is None else "SASL_") + ("PLAINTEXT" if self.tls is None else "SSL")
 
 
 def java(login: ClientLogin) -> str:
-    """A file of properties, as Java reads it: UTF-16 and backslashes are escaped."""
+    """A file of properties, as Java reads it: UTF-16, newlines and backslashes are escaped."""
     found = {"bootstrap.servers": login.bootstrap, "security.protocol": login.protocol}
-    if login.authority:
-        found |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": login.authority}
-    found |= {
-        "sasl.mechanism": MECHANISM,
-        "sasl.jaas.config": jaas_config(login.username, login.password),
-    }
+    if (tls := login.tls) is not None:
+        trusted = "location" if tls.are_files else "certificates"
+        found |= {"ssl.truststore.type": "PEM", f"ssl.truststore.{trusted}": tls.authorities}
+        if tls.certificate:
+            found["ssl.keystore.type"] = "PEM"
+            # a file has both
+            found |= (
+                {"ssl.keystore.location": tls.key}
+                if tls.are_files
+                else {"ssl.keystore.certificate.chain": tls.certificate, "ssl.keystore.key": tls.key}
+            )
+    if login.password is not None:
+        found |= {
+            "sasl.mechanism": MECHANISM,
+            "sasl.jaas.config": jaas_config(login.username, login.password),
+        }
     return "".join(f"{key}={_escaped(value)}\n" for key, value in found.items())
 
 
@@ -56,13 +79,18 @@ FORMATS: Final[Mapping[str, Callable[[ClientLogin], str]]] = {
 
 def _settings(login: ClientLogin) -> dict[str, str]:
     found = {"bootstrap.servers": login.bootstrap, "security.protocol": login.protocol}
-    if login.authority:
-        found["ssl.ca.location"] = login.authority
-    return found | {
-        "sasl.mechanism": MECHANISM,
-        "sasl.username": login.username,
-        "sasl.password": login.password,
-    }
+    if (tls := login.tls) is not None:
+        end = "location" if tls.are_files else "pem"
+        found[f"ssl.ca.{end}"] = tls.authorities
+        if tls.certificate:
+            found |= {f"ssl.certificate.{end}": tls.certificate, f"ssl.key.{end}": tls.key}
+    if login.password is not None:
+        found |= {
+            "sasl.mechanism": MECHANISM,
+            "sasl.username": login.username,
+            "sasl.password": login.password,
+        }
+    return found
 
 
 def _escaped(value: str) -> str:

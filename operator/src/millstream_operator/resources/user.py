@@ -1,6 +1,7 @@
-"""The Secret with the password that the operator generates for a User.
+"""The Secret with the password or certificate that the operator generates for a User.
 
     username, password, sasl.jaas.config (for Kafka's Java clients)
+    user.crt, user.key, user.pem (both), ca.crt (the authorities that brokers' certificates are of)
 
 Its owner is the User, so it goes with it. The annotation names the rotation that gave the password.
 """
@@ -12,6 +13,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
+from ..certificates.issuing import Issued, pem_of, read_issued
 from ..models import API_VERSION, User
 from .owned import CLUSTER_LABEL, MANAGED_BY
 
@@ -65,6 +67,33 @@ def secret(user: User, password: str, rotated_for: str) -> Manifest:
         "type": "Opaque",
         "data": {key: base64.b64encode(value.encode()).decode() for key, value in values.items()},
     }
+
+
+def certificate_secret(user: User, issued: Issued, trusted: bytes, rotated_for: str) -> Manifest:
+    """The Secret with a certificate; ``trusted``: the authorities of the Cluster."""
+    manifest = reference(user)
+    values = {
+        "user.crt": pem_of(issued.chain),
+        "user.key": issued.key,
+        "user.pem": issued.pem(),
+        "ca.crt": trusted,
+    }
+    return {
+        **manifest,
+        "metadata": {**manifest["metadata"], "annotations": {ROTATED_FOR: rotated_for}},
+        "type": "Opaque",
+        "data": {key: base64.b64encode(value).decode() for key, value in values.items()},
+    }
+
+
+def certificate_of(live: Mapping[str, Any] | None) -> Issued | None:
+    """The certificate in a Secret; None without a valid pair of key and certificate."""
+    data = (live or {}).get("data") or {}
+    try:
+        key, certificate = (base64.b64decode(data[name], validate=True) for name in ("user.key", "user.crt"))
+        return read_issued(key, certificate)
+    except (KeyError, ValueError):
+        return None
 
 
 def jaas_config(username: str, password: str) -> str:

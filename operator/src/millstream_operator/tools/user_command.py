@@ -1,4 +1,5 @@
-"""`millstream user config USER`: a client configuration with a User's password, from Kubernetes or this machine."""
+"""`millstream user config USER`: a client configuration with a User's password or certificate, from Kubernetes or this
+machine."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ import click
 
 if TYPE_CHECKING:
     from ..kubernetes.client import Kube
-    from ..models import Cluster, User
+    from ..models import Cluster, ListenerStatus, User
+    from ..resources.client_files import ClientTls
 
 
 @click.group()
@@ -29,8 +31,13 @@ def user() -> None:
 )
 @click.option("--address", metavar="HOST:PORT", help="Address to connect to, instead of a listener's.")
 @click.option(
-    "--ca", "authority", metavar="FILE", help="For a listener with TLS: authorities to trust, in PEM format."
-)
+    "--ca", "authority", metavar="FILE",
+    help="Authorities to trust, in PEM format, instead of the Cluster's (for an --address with TLS).",
+)  # fmt: skip
+@click.option(
+    "--files", type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
+    help="With TLS: write certificates and key to files in this folder, and name these. librdkafka needs it.",
+)  # fmt: skip
 @click.option(
     "--data", type=click.Path(file_okay=False, path_type=Path),
     help="Data folder of `millstream local`, instead of the Kubernetes cluster of your kubeconfig.",
@@ -42,9 +49,10 @@ def user_config(
     listener: str | None,
     address: str | None,
     authority: str | None,
+    files: Path | None,
     data: Path | None,
 ) -> None:
-    """Print a client configuration for a User, with its password.
+    """Print a client configuration for a User, with its password or certificate.
 
     Save it where no one else reads it: (umask 077; millstream user config app > app.properties)
     """
@@ -54,13 +62,20 @@ def user_config(
     try:
         kube = _local(data) if data is not None else _kubernetes()
         found = _user(kube, namespace, name)
-        password = _password(kube, found)
-        bootstrap = address or _address(_cluster(kube, found), listener)
+        secret = _secret(kube, found)
+        password = None if found.has_certificate else _password(found, secret)
+        bootstrap, trusted = address, ""
+        if address is None or found.has_certificate:
+            cluster = _cluster(kube, found)
+            where = _listener(cluster, found, listener)
+            bootstrap = address or where.bootstrap
+            trusted = _trusted(kube, cluster, where) if authority is None else ""
+        tls = _tls(found, secret, trusted, authority, files, form)
     except KubeError as error:
         raise click.ClickException(f"the Kubernetes API server answers: {error}") from None
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         raise click.ClickException(str(error)) from None
-    click.echo(FORMATS[form](ClientLogin(bootstrap, found.user_name, password, authority or "")), nl=False)
+    click.echo(FORMATS[form](ClientLogin(bootstrap or "", found.user_name, password, tls)), nl=False)
 
 
 def _local(data: Path) -> Kube:
@@ -115,33 +130,99 @@ def _cluster(kube: Kube, user: User) -> Cluster:
     return found
 
 
-def _password(kube: Kube, user: User) -> str:
-    from ..resources.user import password_of
-
+def _secret(kube: Kube, user: User) -> dict[str, Any]:
+    """The Secret with the User's credential."""
     key = user.password_key
-    if key is None:
+    if key is None and not user.has_certificate:
         raise ValueError(f"User {user.name} has no password: its spec has no authentication")
-    secret = kube.get("v1", "Secret", user.namespace, key.name)
+    name = user.name if key is None else key.name
+    secret: dict[str, Any] | None = kube.get("v1", "Secret", user.namespace, name)
     if secret is None:
         ready = next((one for one in user.status.conditions or () if one.type == "Ready"), None)
         why = ready.message if ready is not None else "the operator has not looked at it yet"
-        raise ValueError(f"User {user.name} has no Secret {key.name} yet: {why}")
-    return password_of(secret, key.key)
+        raise ValueError(f"User {user.name} has no Secret {name} yet: {why}")
+    return secret
 
 
-def _address(cluster: Cluster, listener: str | None) -> str:
-    addresses = {one.name: one.bootstrap for one in cluster.status.listeners or () if one.bootstrap}
-    if not addresses and cluster.status.bootstrap:
-        addresses = {cluster.spec.internal.name: cluster.status.bootstrap}
-    if not addresses:
+def _password(user: User, secret: dict[str, Any]) -> str:
+    from ..resources.user import password_of
+
+    assert user.password_key is not None
+    return password_of(secret, user.password_key.key)
+
+
+def _listener(cluster: Cluster, user: User, name: str | None) -> ListenerStatus:
+    """Where the User connects: by default the first listener that takes its kind of credential."""
+    from ..models import ListenerStatus
+
+    found = {one.name: one for one in cluster.status.listeners or () if one.bootstrap}
+    if not found and cluster.status.bootstrap:
+        inside = cluster.spec.internal.name
+        found = {inside: ListenerStatus(name=inside, bootstrap=cluster.status.bootstrap)}
+    if not found:
         raise ValueError(
             f"Cluster {cluster.name} has no address yet: wait until it is Ready, or give --address"
         )
-    if listener is None:
-        secured = {one.name for one in cluster.spec.listeners if one.authentication is not None}
-        return next((at for name, at in addresses.items() if name in secured), next(iter(addresses.values())))
-    if listener not in addresses:
+    if name is not None:
+        if name not in found:
+            raise ValueError(f"--listener: Cluster {cluster.name} has no {name}: it has {', '.join(found)}")
+        return found[name]
+    if user.has_certificate:
+        suitable = [one.name for one in cluster.spec.listeners if one.needs_certificate and one.name in found]
+        if not suitable:
+            raise ValueError(
+                f"Cluster {cluster.name} has no listener with authentication: {{type: Tls}}, where a certificate"
+                " logs in: add one, or name another in --listener"
+            )
+        return found[suitable[0]]
+    secured = [one.name for one in cluster.spec.listeners if one.has_sasl and one.name in found]
+    return found[secured[0]] if secured else next(iter(found.values()))
+
+
+def _trusted(kube: Kube, cluster: Cluster, where: ListenerStatus) -> str:
+    """The authorities of a listener with TLS; "" without TLS."""
+    from ..resources.certificates import CA, values_of
+
+    if where.ca_secret is None:
+        return ""
+    values = values_of(kube.get("v1", "Secret", cluster.namespace, where.ca_secret))
+    if CA not in values:
         raise ValueError(
-            f"--listener: Cluster {cluster.name} has no {listener}: it has {', '.join(addresses)}"
+            f"there is no Secret {where.ca_secret} with key {CA} in namespace {cluster.namespace} yet: see the"
+            f" condition CertificatesReady of Cluster {cluster.name}"
         )
-    return addresses[listener]
+    return values[CA].decode()
+
+
+def _tls(
+    user: User, secret: dict[str, Any], trusted: str, authority: str | None, files: Path | None, form: str
+) -> ClientTls | None:
+    from ..local.secrets import replace_file
+    from ..resources.certificates import values_of
+    from ..resources.client_files import ClientTls
+
+    if not (trusted or authority or user.has_certificate):
+        return None
+    values = values_of(secret) if user.has_certificate else {}
+    if user.has_certificate and not {"user.crt", "user.key"} <= values.keys():
+        raise ValueError(
+            f"Secret {user.name} has no user.crt and user.key: delete it, and a certificate is issued again"
+        )
+    certificate, key = (values.get(name, b"").decode() for name in ("user.crt", "user.key"))
+    if files is None and authority is not None and not certificate:
+        return ClientTls(authority, are_files=True)
+    if files is None and form == "librdkafka":
+        raise ValueError("--format librdkafka: its files have no room for certificates: give --files DIR")
+    if files is None:
+        trusted = Path(authority).read_text() if authority is not None else trusted
+        return ClientTls(trusted, certificate, key)
+    files.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder = files.absolute()
+    if authority is None:
+        replace_file(folder / "ca.crt", trusted.encode())
+        authority = str(folder / "ca.crt")
+    if not certificate:
+        return ClientTls(authority, are_files=True)
+    replace_file(folder / "user.crt", certificate.encode())
+    replace_file(folder / "user.key", (key + certificate).encode())  # Java reads both from here
+    return ClientTls(authority, str(folder / "user.crt"), str(folder / "user.key"), are_files=True)

@@ -213,9 +213,15 @@ def test_impossible_operation_is_named(acls: list[dict[str, Any]], said: str) ->
     [
         ({"userName": "a,b"}, "spec.userName"),
         (
-            {"authentication": {"type": "Tls"}},
-            "Tls is not available yet, as Clusters have no certificate authority",
+            {
+                "authentication": {
+                    "type": "Tls",
+                    "password": {"valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}},
+                }
+            },
+            "a password is for type ScramSha512",
         ),
+        ({"authentication": {"type": "Tls"}, "userName": "a" * 65}, "at most 64 characters are allowed"),
         ({"rotate": {"requestId": "1"}}, "rotate: only a generated password can be replaced"),
         (
             {

@@ -33,6 +33,7 @@ from ..common.deletion import needs_cleanup, release_resource, wait
 from ..common.reference import rival_problem
 from ..common.report import report_problem, tell
 from ..common.shared_cluster import PROBLEM_INTERVAL_S, partition_by_readiness
+from .certificates import certificate_for
 from .passwords import password_for
 from .plan import (
     Observed,
@@ -64,13 +65,13 @@ def reconcile_users(services: Services, users: Sequence[User]) -> Mapping[Key, f
     if found.cluster is not None:
         admin = services.brokers_of(found.cluster)
         found.again.update(_delete(services, admin, found.deleted))
-        found.again.update(_bring_about(services, admin, found.wanted))
+        found.again.update(_bring_about(services, found.cluster, admin, found.wanted))
     return found.again
 
 
 def conflict(services: Services, user: User, cluster: Cluster) -> Problem | None:
     """Why the resource must not have its user: the name is reserved, or an older User has it."""
-    within = cluster.namespace if user.user_name in cluster.spec.administrators else None
+    within = cluster.namespace if user.kafka_name in cluster.spec.administrators else None
     return reserved(user, cluster) or rival_problem(
         services, user, cluster, user.user_name, "user", Reason.CONFLICTING_USER, within
     )
@@ -78,21 +79,24 @@ def conflict(services: Services, user: User, cluster: Cluster) -> Problem | None
 
 def observe(admin: KafkaAdmin, users: Sequence[User]) -> dict[str, Observed]:
     """Users in Kafka by name, by three requests."""
-    credentials = admin.scram_users([user.user_name for user in users])
+    names = [user.kafka_name for user in users if not user.has_certificate]
+    credentials = admin.scram_users(names) if names else {}
     rules = admin.rules()
     by_principal = of_principals(rules or ())
     quotas = admin.user_quotas()
     return {
-        user.user_name: Observed(
-            credentials.get(user.user_name, {}).get(MECHANISM),
+        user.kafka_name: Observed(
+            credentials.get(user.kafka_name, {}).get(MECHANISM),
             None if rules is None else by_principal.get(principal(user), frozenset()),
-            quotas.get(user.user_name, {}),
+            quotas.get(user.kafka_name, {}),
         )
         for user in users
     }
 
 
-def _bring_about(services: Services, admin: KafkaAdmin, users: Sequence[User]) -> Mapping[Key, float]:
+def _bring_about(
+    services: Services, cluster: Cluster, admin: KafkaAdmin, users: Sequence[User]
+) -> Mapping[Key, float]:
     if not users:
         return {}
     for user in users:
@@ -104,31 +108,31 @@ def _bring_about(services: Services, admin: KafkaAdmin, users: Sequence[User]) -
     try:
         observed = observe(admin, users)
         for user in users:
-            found = impossible(user) or _password(services, user)
+            found = impossible(user) or _credential(services, user, cluster)
             if isinstance(found, Problem):
-                problems[user.user_name] = found
+                problems[user.kafka_name] = found
                 continue
-            passwords[user.user_name] = found
-            plan = plan_user(user, observed[user.user_name], found)
+            passwords[user.kafka_name] = found
+            plan = plan_user(user, observed[user.kafka_name], found)
             if plan.problem is not None:
-                problems[user.user_name] = plan.problem
+                problems[user.kafka_name] = plan.problem
             elif is_paused(user) and not plan.empty:
-                problems[user.user_name] = Problem(
+                problems[user.kafka_name] = Problem(
                     Reason.RECONCILE_PAUSED, f"the user is not as the spec says: {PAUSED[-1]}"
                 )
-            plans[user.user_name] = plan
+            plans[user.kafka_name] = plan
         active = {name: plan for name, plan in plans.items() if name not in problems}
-        users = [_noted(services, user) if user.user_name in active else user for user in users]
+        users = [_noted(services, user) if user.kafka_name in active else user for user in users]
         problems |= {
             name: Problem(Reason.REFUSED, str(no))
             for name, no in _carry_out(admin, active, passwords).items()
         }
     except AdminError as error:
-        problems = dict.fromkeys((user.user_name for user in users), problem_of(error))
+        problems = dict.fromkeys((user.kafka_name for user in users), problem_of(error))
     return {
         key_for(user): _report(services, user, observed, plans, passwords)
-        if user.user_name not in problems
-        else report_problem(services, user, problems[user.user_name], PROBLEM_INTERVAL_S)
+        if user.kafka_name not in problems
+        else report_problem(services, user, problems[user.kafka_name], PROBLEM_INTERVAL_S)
         for user in users
     }
 
@@ -140,9 +144,13 @@ def problem_of(error: AdminError) -> Problem:
     return Problem(Reason.CLUSTER_NOT_READY, str(error))
 
 
-def _password(services: Services, user: User) -> Password | Problem | None:
+def _credential(services: Services, user: User, cluster: Cluster) -> Password | Problem | None:
     """None for a user without authentication."""
-    return None if user.spec.authentication is None else password_for(services, user)
+    if user.spec.authentication is None:
+        return None
+    if user.has_certificate:
+        return certificate_for(services, user, cluster)
+    return password_for(services, user)
 
 
 def _noted(services: Services, user: User) -> User:
@@ -192,14 +200,14 @@ def _report(
     plans: Plans,
     passwords: Mapping[str, Password | None],
 ) -> float:
-    name = user.user_name
+    name = user.kafka_name
     plan, paused = plans[name], is_paused(user)
     status = status_of(user, observed[name], plan, passwords.get(name), is_paused=paused, now=services.now())
     write_status(services, user, status)
     if plan.drift and user.spec.drift == "Mend" and not paused:
         words = f"others had changed the user; the spec applies again: {plan.drift}"
         tell(services, user, "DriftMended", words, EventType.WARNING)
-    is_own = user.spec.authentication is not None and not user.generates_password
+    is_own = user.password_key is not None and not user.generates_password
     return OWN_PASSWORD_INTERVAL_S if is_own else READY_INTERVAL_S
 
 
@@ -210,17 +218,17 @@ def _delete(services: Services, admin: KafkaAdmin, users: Sequence[User]) -> Map
     if doomed:
         try:
             observed = observe(admin, doomed)
-            plans = {user.user_name: plan_removal(user, observed[user.user_name]) for user in doomed}
+            plans = {user.kafka_name: plan_removal(user, observed[user.kafka_name]) for user in doomed}
             failed = {name: str(no) for name, no in _carry_out(admin, plans, {}).items()}
         except AdminError as error:
-            failed = {user.user_name: problem_of(error).message for user in doomed}
+            failed = {user.kafka_name: problem_of(error).message for user in doomed}
     return {
-        key_for(user): wait(services, user, _title(user), failed[user.user_name])
-        if user in doomed and user.user_name in failed
+        key_for(user): wait(services, user, _title(user), failed[user.kafka_name])
+        if user in doomed and user.kafka_name in failed
         else release_resource(services, user, _title(user))
         for user in users
     }
 
 
 def _title(user: User) -> str:
-    return f"user {user.user_name}"
+    return f"user {user.kafka_name}"

@@ -59,12 +59,14 @@ ITERATIONS: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class Password:
-    """``version`` changes with the password; ``secret``: where it is."""
+    """``version`` changes with the password; ``secret``: where it is. A certificate is a credential without a
+    password: brokers keep nothing of it."""
 
     value: str = field(repr=False)
     version: str
     secret: str
     rotated_for: str | None = None
+    is_certificate: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +97,7 @@ class UserPlan:
 
 
 def principal(user: User) -> str:
-    return f"User:{user.user_name}"
+    return f"User:{user.kafka_name}"
 
 
 def iterations_of(version: str) -> int:
@@ -112,7 +114,7 @@ def reserved(user: User, cluster: Cluster) -> Problem | None:
             Reason.RESERVED_USER,
             f"{name} is the name of clients without authentication: set another spec.userName",
         )
-    if user.namespace != cluster.namespace and name in cluster.spec.administrators:
+    if user.namespace != cluster.namespace and user.kafka_name in cluster.spec.administrators:
         return Problem(
             Reason.RESERVED_USER,
             f"user {name} may do everything in Cluster {cluster.name} (super users), so its User must be in namespace"
@@ -185,6 +187,7 @@ def plan_user(user: User, observed: Observed, password: Password | None) -> User
         create, remove, quotas = frozenset(), frozenset(), None
     return UserPlan(
         upsert=password is not None
+        and not password.is_certificate
         and (user.status.credential, observed.iterations)
         != (password.version, iterations_of(password.version)),
         delete_credential=password is None and "Credential" in managed and observed.iterations is not None,
@@ -235,7 +238,7 @@ def noted(user: User) -> UserStatus:
     """The status that notes which parts are about to be set, so that they are removed with the resource."""
     managed = parts(user) | frozenset(user.status.managed or ())
     return msgspec.structs.replace(
-        user.status, managed=tuple(sorted(managed)) or None, username=user.user_name
+        user.status, managed=tuple(sorted(managed)) or None, username=user.kafka_name
     )
 
 
@@ -260,7 +263,7 @@ def status_of(
         warning.append((ConditionType.WARNING, True, Reason.ACCESS_CHANGED, words))
     return UserStatus(
         observed_generation=user.metadata.generation,
-        username=user.user_name,
+        username=user.kafka_name,
         secret=password.secret if password is not None else None,
         access_rules=len(rules) if observed.rules is not None else None,
         applied_generation=user.status.applied_generation if is_paused else user.metadata.generation,
@@ -276,7 +279,9 @@ def status_of(
 def _words(user: User, password: Password | None, rules: int) -> str:
     words: list[str] = []
     if password is not None:
-        words.append(f"password in Secret {password.secret}")
+        words.append(
+            f"{'certificate' if password.is_certificate else 'password'} in Secret {password.secret}"
+        )
     if user.spec.authorization is not None:
         words.append(count_of(rules, "access rule"))
     if user.spec.quotas is not None:
