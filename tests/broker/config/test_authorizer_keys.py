@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from millstream_broker.config.config import BrokerConfig
+from millstream_broker.config.config_keys import AUTHORIZERS
 from millstream_broker.config.config_types import ConfigError, principals_of
 
 
@@ -33,7 +34,17 @@ def test_super_users_are_separated_by_semicolons() -> None:
     assert principals_of(text) == ["User:CN=a,O=b", "User:admin"]
 
 
-@pytest.mark.parametrize("text", ["admin", "User:", ":admin", "User:a;b"])
+@pytest.mark.parametrize("text", ["admin", "User:", ":admin", "User:a;b", "User:a,User:b", "User:a, User:b"])
 def test_a_super_user_that_is_no_principal_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match=r"is no principal: expected TYPE:NAME"):
         BrokerConfig({"super.users": text})
+
+
+def test_keys_of_access_rules_have_no_effect_without_an_authorizer() -> None:
+    given = {"super.users": "User:admin", "allow.everyone.if.no.acl.found": "true"}
+    why = f"there are no access rules: set authorizer.class.name to {AUTHORIZERS[0]}"
+    assert BrokerConfig(given).without_effect() == [
+        ("allow.everyone.if.no.acl.found", why),
+        ("super.users", why),
+    ]
+    assert BrokerConfig({**given, "authorizer.class.name": AUTHORIZERS[0]}).without_effect() == []

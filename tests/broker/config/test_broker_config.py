@@ -190,7 +190,7 @@ def test_lags_of_compaction_must_fit_together() -> None:
         ),
         (
             ["--override", "broker.rack=${file:no-such-file:a}"],
-            "no-such-file: cannot be read: No such file or directory",
+            "broker.rack=${file:no-such-file:a}: no-such-file: cannot be read: No such file or directory",
         ),
         (["--override", "broker.rack=${file:a}"], "broker.rack=${file:a}: expected ${file:PATH:KEY}"),
         (

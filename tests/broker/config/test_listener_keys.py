@@ -117,6 +117,13 @@ def test_keys_of_a_listener_that_does_not_exist_have_no_effect() -> None:
     ]
 
 
+def test_users_of_plain_that_are_none_have_no_effect() -> None:
+    name = "listener.name.plaintext.plain.sasl.jaas.config"
+    why = 'it names no user, so nobody can log in by it: add user_NAME="PASSWORD"'
+    assert BrokerConfig({name: 'x.Module required username="a";'}).without_effect() == [(name, why)]
+    assert BrokerConfig({name: 'x.Module required user_a="b";'}).without_effect() == []
+
+
 def test_kafkas_other_keys_of_a_listener_are_accepted() -> None:
     name = "listener.name.plaintext.ssl.engine.factory.class"
     assert BrokerConfig({name: "x.Y"}).without_effect() == [(name, "brokers load no Java classes")]

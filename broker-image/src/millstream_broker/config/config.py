@@ -22,9 +22,21 @@ from enum import IntEnum
 from itertools import dropwhile
 from typing import Self
 
-from .config_keys import BROKER_KEYS, BROKER_PAIRS, STAND_INS, TOPIC_KEYS, TOPIC_PAIRS
+from .config_keys import (
+    ALLOWS_WITHOUT_ACL,
+    AUTHORIZER,
+    AUTHORIZERS,
+    BROKER_KEYS,
+    BROKER_PAIRS,
+    STAND_INS,
+    SUPER_USERS,
+    TOPIC_KEYS,
+    TOPIC_PAIRS,
+)
 from .config_types import ConfigError, Contradiction, Key, Synonym, Value, as_text
-from .listener_keys import BEGINNING, broker_key, listener_of, prefix, why_not_here
+from .jaas import parse_jaas
+from .listener_keys import BEGINNING, broker_key, listener_of, plain_name, prefix, why_not_here
+from .sasl_keys import JAAS, USER
 from .zookeeper_keys import ZOOKEEPER_KEYS
 from .zookeeper_keys import check_together as check_zookeeper
 
@@ -139,11 +151,30 @@ class BrokerConfig(_Config):
         inert = [name for name in given if known_broker_key(name).inert]
         listeners = {text.partition("://")[0].lower() for text in self.strings("listeners")}
         strays = [(name, of) for name in given if (of := listener_of(name)) and of not in listeners]
+        of_rules = (
+            []
+            if self.text(AUTHORIZER)
+            else [name for name in (SUPER_USERS, ALLOWS_WITHOUT_ACL) if given.get(name)]
+        )
+        of_nobody = [
+            name
+            for name, value in given.items()
+            if plain_name(name) == JAAS
+            and not any(user.startswith(USER) for user in parse_jaas(str(value)).options)
+        ]
         return sorted(
             [
                 *self._without_effect,
                 *((name, "this broker has nothing for it to tune") for name in inert),
                 *((name, f"`listeners` has no listener {of.upper()}") for name, of in strays),
+                *(
+                    (name, f"there are no access rules: set {AUTHORIZER} to {AUTHORIZERS[0]}")
+                    for name in of_rules
+                ),
+                *(
+                    (name, f'it names no user, so nobody can log in by it: add {USER}NAME="PASSWORD"')
+                    for name in of_nobody
+                ),
             ]
         )
 

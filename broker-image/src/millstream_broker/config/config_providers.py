@@ -34,7 +34,10 @@ def resolve(
             path, colon, name = what.rpartition(":")
             if not colon:
                 raise ConfigError(f"{key}={reference[0]}: expected ${{file:PATH:KEY}}")
-            values = read(path)
+            try:
+                values = read(path)
+            except ConfigError as error:
+                raise ConfigError(f"{key}={reference[0]}: {error}") from None
             if name not in values:
                 raise ConfigError(f"{key}={reference[0]}: {path} has no key {name}")
             return values[name]

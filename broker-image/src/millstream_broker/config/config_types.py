@@ -156,7 +156,7 @@ def principals_of(text: str) -> list[str]:
     found = [item.strip() for item in text.split(";") if item.strip()]
     for principal in found:
         kind, _, name = principal.partition(":")
-        if not (kind and name):
+        if not (kind and name) or ",User:" in name.replace(", ", ","):
             raise ValueError(principal)
     return found
 
@@ -165,7 +165,10 @@ def _principals(value: Value) -> Problem | None:
     try:
         principals_of(str(value))
     except ValueError as error:
-        return value, f"{error} is no principal: expected TYPE:NAME;TYPE:NAME, as in User:admin;User:operator"
+        return (
+            value,
+            f"{error} is no principal: expected TYPE:NAME;TYPE:NAME, as in User:admin;User:operator, with semicolons",
+        )
     return None
 
 

@@ -13,6 +13,8 @@ PLAIN = "PLAIN"
 OAUTHBEARER = "OAUTHBEARER"
 MECHANISMS = (PLAIN, "SCRAM-SHA-256", "SCRAM-SHA-512", OAUTHBEARER)
 JAAS = "sasl.jaas.config"
+USER = "user_"
+"""What options of PLAIN begin with that name a user."""
 JWKS_URL = "sasl.oauthbearer.jwks.endpoint.url"
 HANDLER = "sasl.server.callback.handler.class"
 _OAUTH = "org.apache.kafka.common.security.oauthbearer"

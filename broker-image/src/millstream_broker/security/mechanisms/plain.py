@@ -13,9 +13,9 @@ from millstream_kafka.protocol.errors import ApiError, ErrorCode
 from millstream_kafka.protocol.schema import Bytes
 
 from ...config.jaas import JaasError, parse_jaas
+from ...config.sasl_keys import USER
 from ..authentication import Identity, Step
 
-_USER = "user_"
 _NOBODY = "\0"
 """No client can send this password: it would end there."""
 
@@ -43,7 +43,7 @@ class PlainAuthenticator:
             raise _refused("Authentication failed: username not specified")
         if not password:
             raise _refused("Authentication failed: password not specified")
-        expected = self._users().get(_USER + user, _NOBODY)
+        expected = self._users().get(USER + user, _NOBODY)
         if not hmac.compare_digest(_fixed(password), _fixed(expected)):
             raise _refused("Authentication failed: Invalid username or password")
         if authorized not in ("", user):

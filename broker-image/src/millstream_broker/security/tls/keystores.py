@@ -201,7 +201,10 @@ def read_keystore(values: TlsValues) -> KeyStore | None:
         return _checked(store, store.location_key, key, _certificates(store, store.location_key, text))
     found = store.pkcs12()
     if found.key is None or found.cert is None:
-        raise store.error(store.location_key, "has no private key with its certificate")
+        raise store.error(
+            store.location_key,
+            "has no private key with its certificate: create it by openssl pkcs12 -export -inkey KEY -in CERTIFICATE",
+        )
     chain = _ordered(found.cert.certificate, [each.certificate for each in found.additional_certs])
     return _checked(store, store.location_key, found.key, chain)
 
@@ -256,7 +259,10 @@ def _blocks(text: str) -> list[tuple[str, bytes]]:
 def _key(store: _Store, key: str, text: str) -> PrivateKeyTypes:
     blocks = [block for label, block in _blocks(text) if label.endswith("PRIVATE KEY")]
     if len(blocks) != 1:
-        raise store.error(key, f"has {len(blocks)} private keys in PEM format: expected 1")
+        raise store.error(
+            key,
+            f"has {len(blocks)} private keys in PEM format: expected 1, which begins with -----BEGIN PRIVATE KEY-----",
+        )
     password = store.values["ssl.key.password"]
     try:
         return load_pem_private_key(blocks[0], password.encode() if isinstance(password, str) else None)
