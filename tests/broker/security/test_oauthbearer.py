@@ -8,6 +8,7 @@ import http.server
 import json
 import logging
 import socketserver
+import ssl
 import threading
 import time
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from jwt.algorithms import ECAlgorithm, RSAAlgorithm
 
+from millstream_broker.broker import StartError
 from millstream_broker.config.addresses import Addresses
 from millstream_broker.config.config import BrokerConfig
 from millstream_broker.config.config_types import ConfigError
@@ -28,6 +30,9 @@ from millstream_broker.config.sasl_keys import UNSECURED
 from millstream_broker.security.mechanisms import json_web_keys
 from millstream_broker.security.mechanisms.json_web_keys import JsonWebKeys, Jwk, KeysUnavailable, read_keys
 from millstream_broker.security.mechanisms.oauthbearer import Expected, OAuthBearerAuthenticator
+from millstream_broker.security.mechanisms.provider_tls import provider_context
+from millstream_harness.certificates import Authority
+from millstream_harness.in_process import running
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 
 OURS = rsa.generate_private_key(65537, 2048)
@@ -205,6 +210,19 @@ async def test_unsigned_tokens_count_only_where_no_keys_are_configured() -> None
     assert (await OAuthBearerAuthenticator(None, expected).begin().step(initial(expired))).identity is None
 
 
+@pytest.mark.parametrize("scope", [None, "read", ["read", "write"], []])
+async def test_scopes_are_named_once(scope: object) -> None:
+    assert await log_in(signed(scope=scope)) is not None
+
+
+@pytest.mark.parametrize(
+    "scope", ["", " ", 7, ["read", "read"], ["read", ""], [7], [None], {"read": 1}, [[]]]
+)
+async def test_a_claim_of_something_else_than_scopes_is_refused(scope: object) -> None:
+    assert await log_in(signed(scope=scope)) is None
+    assert await log_in(signed(scp=scope), expected=EXPECTED._replace(scope_claim="scp")) is None
+
+
 # Keys
 
 
@@ -250,6 +268,119 @@ async def test_the_last_keys_stay_in_use_while_there_are_no_new_ones(
         if keys._reading is not None:
             await keys._reading
     assert "cannot read the keys of OAUTHBEARER: test: the provider is down" in caplog.text
+
+
+async def test_an_outage_of_the_provider_ends_with_the_next_attempt() -> None:
+    answers: list[list[Jwk] | None] = [None, None, KEYS]
+    tried: list[float] = []
+
+    def read(url: str) -> list[Jwk]:
+        tried.append(time.monotonic())
+        if (found := answers.pop(0)) is None:
+            raise KeysUnavailable("test: the provider is down")
+        return found
+
+    keys = JsonWebKeys("test:", HOUR_S, read, retry_s=0.0, longest_retry_s=0.0)
+    assert await log_in(signed(), keys) is None
+    assert await log_in(signed(), keys) is None
+    assert await log_in(signed(), keys) is not None
+    assert len(tried) == 3
+
+
+async def test_attempts_during_an_outage_wait_for_their_pause() -> None:
+    tried: list[str] = []
+
+    def read(url: str) -> list[Jwk]:
+        tried.append(url)
+        raise KeysUnavailable("test: the provider is down")
+
+    keys = JsonWebKeys("test:", HOUR_S, read, retry_s=60.0, longest_retry_s=60.0)
+    for _ in range(5):
+        assert await log_in(signed(), keys) is None
+    assert len(tried) == 1
+
+
+async def test_a_revoked_key_counts_no_more_although_nobody_has_logged_in_for_long() -> None:
+    served = [*KEYS, jwk(OTHER, "revoked")]
+    keys = JsonWebKeys("test:", HOUR_S, lambda url: list(served))
+    assert await log_in(signed(OTHER, "revoked"), keys) is not None
+    del served[-1]
+    assert await log_in(signed(OTHER, "revoked"), keys) is not None, "within the interval"
+    keys._read_at -= 3 * HOUR_S
+    keys._due_at -= 3 * HOUR_S
+    assert await log_in(signed(OTHER, "revoked"), keys) is None
+
+
+@pytest.fixture
+def https_provider(tmp_path: Path) -> Iterator[tuple[str, Path]]:
+    """The URL of keys, and the certificate of the authority that vouches for it."""
+    authority = Authority()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(authority.issue("provider").write(tmp_path / "provider.pem"))
+    (tmp_path / "ca.pem").write_text(authority.pem)
+    (tmp_path / "keys").write_text(json.dumps({"keys": KEYS}))
+    handler = partial(http.server.SimpleHTTPRequestHandler, directory=str(tmp_path))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"https://127.0.0.1:{server.server_port}/keys", tmp_path / "ca.pem"
+        server.shutdown()
+        thread.join()
+
+
+def with_options(options: str) -> str:
+    return f"org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required {options};"
+
+
+async def test_an_authority_of_ones_own_may_vouch_for_the_provider(
+    https_provider: tuple[str, Path], tmp_path: Path
+) -> None:
+    url, authority = https_provider
+    jaas = with_options(f'ssl.truststore.type="PEM" ssl.truststore.location="{authority}"')
+    read = partial(read_keys, context_of=lambda: provider_context(jaas))
+    assert await log_in(signed(), JsonWebKeys(url, HOUR_S, read)) is not None
+    with pytest.raises(KeysUnavailable, match="certificate verify failed"):
+        await asyncio.to_thread(read_keys, url)
+    authority.write_text(Authority("Another").pem)
+    with pytest.raises(KeysUnavailable, match="certificate verify failed"):
+        await asyncio.to_thread(read, url)
+    authority.unlink()
+    with pytest.raises(KeysUnavailable, match=r"ssl\.truststore\.location=.*ca\.pem: cannot be read"):
+        await asyncio.to_thread(read, url)
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ('ssl.truststore.type="PEM"', "set ssl.truststore.location or ssl.truststore.certificates, too"),
+        ('ssl.truststore.type="PAM" ssl.truststore.location="/x"', "must be one of: JKS, PKCS12, PEM"),
+        ('ssl.truststore.type="PEM" ssl.truststore.location="/missing"', "/missing: cannot be read"),
+        ('ssl.truststore.type="PEM" ssl.truststore.certificates="none"', "has no certificate"),
+    ],
+)
+async def test_wrong_options_for_the_provider_are_named_at_the_start(
+    tmp_path: Path, options: str, problem: str
+) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        provider_context(with_options(options))
+    of_tokens = "listener.name.clients.oauthbearer"
+    config = {
+        "listeners": "CLIENTS://127.0.0.1:0,INSIDE://127.0.0.1:0",
+        "listener.security.protocol.map": "CLIENTS:SASL_PLAINTEXT,INSIDE:PLAINTEXT",
+        "inter.broker.listener.name": "INSIDE",
+        "sasl.enabled.mechanisms": "OAUTHBEARER",
+        f"{of_tokens}.sasl.oauthbearer.jwks.endpoint.url": "https://provider/keys",
+        f"{of_tokens}.sasl.jaas.config": with_options(options),
+    }
+    with pytest.raises(StartError, match=problem):
+        async with running(tmp_path, config):
+            pass
+
+
+def test_options_of_others_leave_the_authorities_of_the_system() -> None:
+    assert provider_context(None) is None
+    assert provider_context(with_options('unsecuredLoginStringClaim_sub="a"')) is None
 
 
 def test_keys_are_read_from_a_file_without_private_parts(tmp_path: Path) -> None:

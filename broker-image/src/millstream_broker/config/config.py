@@ -35,8 +35,8 @@ from .config_keys import (
 )
 from .config_types import ConfigError, Contradiction, Key, Synonym, Value, as_text
 from .jaas import parse_jaas
-from .listener_keys import BEGINNING, broker_key, listener_of, plain_name, prefix, why_not_here
-from .sasl_keys import JAAS, USER
+from .listener_keys import BEGINNING, broker_key, listener_of, prefix, why_not_here
+from .sasl_keys import JAAS, PLAIN, USER
 from .zookeeper_keys import ZOOKEEPER_KEYS
 from .zookeeper_keys import check_together as check_zookeeper
 
@@ -159,7 +159,7 @@ class BrokerConfig(_Config):
         of_nobody = [
             name
             for name, value in given.items()
-            if plain_name(name) == JAAS
+            if name.endswith(f".{PLAIN.lower()}.{JAAS}")
             and not any(user.startswith(USER) for user in parse_jaas(str(value)).options)
         ]
         return sorted(

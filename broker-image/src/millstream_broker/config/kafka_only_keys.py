@@ -18,7 +18,7 @@ _BEGINNINGS = {
         *("delegation.token.", "sasl.kerberos.", "sasl.login.", "sasl.client."),
     ),
     "this broker has no such setting of OAUTHBEARER": (
-        *("sasl.oauthbearer.jwks.endpoint.retry.", "sasl.oauthbearer.scope", "sasl.oauthbearer.header."),
+        "sasl.oauthbearer.header.",
         *("sasl.oauthbearer.token.", "sasl.oauthbearer.client.", "sasl.oauthbearer.assertion."),
         *("sasl.oauthbearer.jwt.", "sasl.oauthbearer.iat."),
     ),

@@ -60,8 +60,9 @@ SASL_KEYS = (
         JAAS,
         Type.PASSWORD,
         None,
-        'Users and passwords of PLAIN: `PlainLoginModule required user_NAME="PASSWORD";`. Only with the prefix of a'
-        " listener and its mechanism.",
+        'Users and passwords of PLAIN: `PlainLoginModule required user_NAME="PASSWORD";`. For OAUTHBEARER, the options'
+        " `ssl.truststore.…` are for the URL of the provider's keys. Only with the prefix of a listener and its"
+        " mechanism.",
         Rule("one login module", _jaas),
         dynamic=True,
         of_mechanism=True,
@@ -122,6 +123,14 @@ SASL_KEYS = (
         "Age after which the provider's keys are read again.",
         at_least(1),
     ),
+    _oauth(
+        "jwks.endpoint.retry.backoff.ms",
+        Type.LONG,
+        100,
+        "Pause before the provider's keys are read again after a failure; it doubles with each.",
+        at_least(1),
+    ),
+    _oauth("jwks.endpoint.retry.backoff.max.ms", Type.LONG, 10_000, "Longest such pause.", at_least(1)),
     _oauth("expected.audience", Type.LIST, [], "Audiences, one of which a token must have."),
     _oauth("expected.issuer", Type.STRING, None, "Issuer that a token must have."),
     _oauth(
@@ -132,4 +141,5 @@ SASL_KEYS = (
         at_least(0),
     ),
     _oauth("sub.claim.name", Type.STRING, "sub", "Claim with the name of the principal."),
+    _oauth("scope.claim.name", Type.STRING, "scope", "Claim with the scopes."),
 )

@@ -2,8 +2,9 @@
 
 A thread reads them, with a time limit and a bound on their size. They are read again when they are older than the
 refresh interval, and when a token names a key that is not among them, which also costs a request only now and then: a
-client that invents names cannot make the broker send one for each. While they cannot be read, the last ones stay in
-use.
+client that invents names cannot make the broker send one for each. Keys twice as old as that, because nobody has logged
+in meanwhile, decide nothing before they have been read again: the provider may have revoked one. While they cannot be
+read, the last ones stay in use, and further attempts follow after a pause that doubles up to a limit.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import asyncio
 import http.client
 import json
 import logging
+import ssl
 import time
 import urllib.error
 import urllib.parse
@@ -21,6 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from millstream_process import supervision
+
+from ...config.config_types import ConfigError
 
 MAX_BYTES = 1024 * 1024
 TIMEOUT_S = 10.0
@@ -37,15 +41,15 @@ class KeysUnavailable(Exception):
     """The keys cannot be read; the message says why."""
 
 
-def read_keys(url: str) -> list[Jwk]:
-    """Read a JWKS. Raises KeysUnavailable. Blocks."""
+def read_keys(url: str, context_of: Callable[[], ssl.SSLContext | None] = lambda: None) -> list[Jwk]:
+    """Read a JWKS; `context_of` returns the context of https, None: the system's. Raises KeysUnavailable. Blocks."""
     try:
         if urllib.parse.urlsplit(url).scheme == "file":
             with Path(urllib.request.url2pathname(urllib.parse.urlsplit(url).path)).open("rb") as file:
                 data = file.read(MAX_BYTES + 1)
         else:
             end = time.monotonic() + TIMEOUT_S
-            with urllib.request.urlopen(url, timeout=TIMEOUT_S) as response:
+            with urllib.request.urlopen(url, timeout=TIMEOUT_S, context=context_of()) as response:
                 data = b""
                 while part := response.read1(64 * 1024):
                     data += part
@@ -58,6 +62,8 @@ def read_keys(url: str) -> list[Jwk]:
         if len(data) > MAX_BYTES:
             raise KeysUnavailable(f"{url}: more than {MAX_BYTES} bytes")
         keys = json.loads(data)["keys"]
+    except ConfigError as error:
+        raise KeysUnavailable(f"{url}: {error}") from None
     except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError, RecursionError) as error:
         raise KeysUnavailable(f"{url}: {error or type(error).__name__}") from None
     if not isinstance(keys, list):
@@ -69,21 +75,36 @@ def read_keys(url: str) -> list[Jwk]:
 class JsonWebKeys:
     """The keys at one URL."""
 
-    def __init__(self, url: str, refresh_s: float, read: Callable[[str], list[Jwk]] = read_keys) -> None:
+    def __init__(
+        self,
+        url: str,
+        refresh_s: float,
+        read: Callable[[str], list[Jwk]] = read_keys,
+        *,
+        retry_s: float = 0.1,
+        longest_retry_s: float = 10.0,
+    ) -> None:
         self.url = url
         self._refresh_s = refresh_s
         self._read = read
         self._keys: list[Jwk] = []
-        self._tried_at = float("-inf")
+        self._retry_s, self._longest_retry_s = retry_s, longest_retry_s
+        self._failures = 0
+        """Since the last success."""
+        self._tried_at = self._read_at = self._due_at = float("-inf")
         self._reading: asyncio.Task[None] | None = None
 
     async def find(self, key_id: str | None) -> Jwk | None:
         """The key of that id; without an id, the only one."""
-        age = time.monotonic() - self._tried_at
-        if age > self._refresh_s and self._keys:
-            self._renew()  # meanwhile, the last ones are used
+        now = time.monotonic()
+        is_due = now >= self._due_at
+        if is_due and self._keys:
+            reading = self._renew()  # meanwhile, the last ones are used
+            if now - self._read_at > 2 * self._refresh_s:
+                await asyncio.shield(reading)
         found = self._among(key_id)
-        if found is None and (self._reading is not None or age > LEAST_BETWEEN_S):
+        may_read = self._reading is not None or now - self._tried_at > LEAST_BETWEEN_S
+        if found is None and (may_read or (is_due and not self._keys)):
             await asyncio.shield(self._renew())
             found = self._among(key_id)
         return found
@@ -103,6 +124,14 @@ class JsonWebKeys:
         try:
             self._keys = await asyncio.to_thread(self._read, self.url)
         except KeysUnavailable as error:
-            log.error("cannot read the keys of OAUTHBEARER: %s", error)
+            pause_s = min(self._longest_retry_s, self._retry_s * 2.0 ** min(self._failures, 30))
+            self._failures += 1
+            self._due_at = time.monotonic() + pause_s
+            if self._failures == 1 or pause_s == self._longest_retry_s:
+                log.error("cannot read the keys of OAUTHBEARER: %s", error)
+        else:
+            self._failures = 0
+            self._read_at = time.monotonic()
+            self._due_at = self._read_at + self._refresh_s
         finally:
             self._reading = None

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import ssl
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 from millstream_kafka.scram_mechanism import ScramMechanism
@@ -16,9 +18,10 @@ from ..credential_file import KEY as LOCATION
 from ..credential_file import CredentialFile
 from ..scram_credentials import ScramCredentials
 from .inter_broker import MECHANISM
-from .json_web_keys import JsonWebKeys
+from .json_web_keys import JsonWebKeys, read_keys
 from .oauthbearer import Expected, OAuthBearerAuthenticator
 from .plain import PlainAuthenticator
+from .provider_tls import provider_context
 from .scram import ScramAuthenticator
 
 log = logging.getLogger(__name__)
@@ -80,15 +83,32 @@ class ListenerMechanisms(Mapping[str, Authenticator]):
 
 
 def _of_tokens(config: ListenerConfig) -> OAuthBearerAuthenticator:
+    """Raises ConfigError."""
     url, issuer = config[JWKS_URL], config["sasl.oauthbearer.expected.issuer"]
     expected = Expected(
         None if issuer is None else str(issuer),
         config.strings("sasl.oauthbearer.expected.audience"),
         config.integer("sasl.oauthbearer.clock.skew.seconds"),
         config.text("sasl.oauthbearer.sub.claim.name"),
+        config.text("sasl.oauthbearer.scope.claim.name"),
     )
-    refresh_s = config.integer("sasl.oauthbearer.jwks.endpoint.refresh.ms") / 1000
-    return OAuthBearerAuthenticator(None if url is None else JsonWebKeys(str(url), refresh_s), expected)
+    if url is None:
+        return OAuthBearerAuthenticator(None, expected)
+
+    def context() -> ssl.SSLContext | None:
+        jaas = config[JAAS]
+        return provider_context(None if jaas is None else str(jaas))
+
+    context()  # to find mistakes now
+    of_keys = "sasl.oauthbearer.jwks.endpoint"
+    keys = JsonWebKeys(
+        str(url),
+        config.integer(f"{of_keys}.refresh.ms") / 1000,
+        partial(read_keys, context_of=context),
+        retry_s=config.integer(f"{of_keys}.retry.backoff.ms") / 1000,
+        longest_retry_s=config.integer(f"{of_keys}.retry.backoff.max.ms") / 1000,
+    )
+    return OAuthBearerAuthenticator(keys, expected)
 
 
 def mechanisms_of(

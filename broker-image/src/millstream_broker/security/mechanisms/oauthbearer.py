@@ -3,9 +3,10 @@
     n,[a=NAME],^Aauth=Bearer TOKEN^A^A           (^A is the byte 1)
 
 A token must be signed by a key of the provider, with an asymmetric algorithm. It must have `exp`, `iat`, the claim that
-names the principal, and, where they are configured, the expected issuer and one of the expected audiences. The session
-ends with the token. A refused token is answered as Kafka answers it: by a JSON object, and by the failure after the
-client has acknowledged that.
+names the principal, and, where they are configured, the expected issuer and one of the expected audiences. If it has
+the claim of scopes, this names each once; as in Kafka, scopes give no rights. The session ends with the token. A
+refused token is answered as Kafka answers it: by a JSON object, and by the failure after the client has acknowledged
+that.
 
 Unsigned tokens are accepted only on a listener whose `sasl.server.callback.handler.class` names Kafka's handler for
 them. No message has a token, or a part of it.
@@ -57,6 +58,7 @@ class Expected(NamedTuple):
     audiences: list[str]
     clock_skew_s: float
     principal_claim: str
+    scope_claim: str = "scope"
 
 
 class Token(NamedTuple):
@@ -106,6 +108,12 @@ def _token(claims: Mapping[str, Any], expected: Expected) -> Token:
     name, expires_at = claims.get(expected.principal_claim), claims.get("exp")
     if not isinstance(name, str) or not name.strip() or len(name) > MAX_NAME or _SURROGATE.search(name):
         raise InvalidToken(f"its claim {expected.principal_claim} names no principal")
+    scopes = claims.get(expected.scope_claim)
+    listed = [] if scopes is None else scopes if isinstance(scopes, list) else [scopes]
+    if not all(isinstance(scope, str) and scope.strip() for scope in listed) or len(set(listed)) < len(
+        listed
+    ):
+        raise InvalidToken(f"its claim {expected.scope_claim} names no scopes")
     if isinstance(expires_at, bool) or not isinstance(expires_at, int | float):
         raise InvalidToken("its claim exp is no number")
     if not 0 < expires_at < LATEST_S:
