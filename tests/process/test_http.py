@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
 
 import pytest
 
 from millstream_harness.jumping_clock import jumping_clock, now
-from millstream_process.http import ANSWER_S, MAX_HEAD_BYTES, TIMEOUT_S, HttpServer, Response
+from millstream_process.http import ANSWER_S, MAX_HEAD_BYTES, MOST_AT_ONCE, TIMEOUT_S, HttpServer, Response
 
 GET = b"GET /slow HTTP/1.1\r\n\r\n"
 
@@ -45,6 +47,51 @@ async def test_a_response_that_does_not_come_ends_the_connection() -> None:
     text, took_s = await answered(GET, 10 * ANSWER_S)
     assert text == b""
     assert ANSWER_S <= took_s < ANSWER_S + 1
+
+
+@jumping_clock
+async def test_a_client_that_does_not_take_its_response_is_cut_off() -> None:
+    body = b"x" * 50_000_000
+
+    async def large() -> Response:
+        return Response(body)
+
+    server = HttpServer({"/large": large})
+    with socket.socket() as client:
+        client.setblocking(False)
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        loop = asyncio.get_running_loop()
+        await loop.sock_connect(client, ("127.0.0.1", await server.start("127.0.0.1", 0)))
+        await loop.sock_sendall(client, b"GET /large HTTP/1.1\r\n\r\n")
+        await asyncio.sleep(2 * TIMEOUT_S)
+        received = 0
+        with contextlib.suppress(ConnectionResetError):
+            while part := await loop.sock_recv(client, 1 << 20):
+                received += len(part)
+        assert received < len(body)
+    await server.close()
+
+
+async def test_clients_that_send_nothing_keep_no_probe_out() -> None:
+    async def ready() -> Response:
+        return Response(b"ready\n")
+
+    server = HttpServer({"/readyz": ready})
+    port = await server.start("127.0.0.1", 0)
+    silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(MOST_AT_ONCE + 20)]
+    try:
+        for _ in range(3):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"GET /readyz HTTP/1.1\r\n\r\n")
+            assert (await reader.read()).endswith(b"ready\n")
+            writer.close()
+        assert len(server._serving) <= MOST_AT_ONCE
+        with contextlib.suppress(ConnectionResetError):
+            assert await silent[0][0].read() == b""
+    finally:
+        for _, writer in silent:
+            writer.close()
+        await server.close()
 
 
 @jumping_clock
