@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import random
 import ssl
@@ -263,6 +264,27 @@ async def test_a_listener_has_its_own_limit_of_connections(
         await other.close()
         await client.close()
     assert "listener.name.ssl.max.connections=1 is reached" in caplog.text
+
+
+async def test_a_closed_connection_keeps_no_memory_of_openssl(tmp_path: Path, config: dict[str, str]) -> None:
+    """Without a collection of garbage, which comes after so many objects, however large."""
+
+    def channels() -> int:
+        return sum(type(each) is TlsChannel for each in gc.get_objects())
+
+    async with running(tmp_path / "log", config) as broker:
+        gc.collect()
+        before = channels()
+        gc.disable()
+        try:
+            for _ in range(3):
+                client = await connected(broker)
+                assert channels() == before + 1
+                await client.close()
+                await until(lambda: not broker.server.connections)
+            assert channels() == before
+        finally:
+            gc.enable()
 
 
 async def test_a_client_that_closes_is_forgotten(tmp_path: Path, config: dict[str, str]) -> None:

@@ -215,6 +215,13 @@ class TlsChannel(PlainChannel):
                     self._tls.unwrap()
                 self._sock.send(self._outgoing.read())
         super().close()
+        # Its own methods refer to it: OpenSSL's memory would stay until a collection of garbage, which counts objects.
+        self.receive = self.send = _gone
+        self._readable = None
+
+
+def _gone(*_: object) -> int:
+    raise OSError(errno.ENOTCONN, os.strerror(errno.ENOTCONN))
 
 
 def _read(part: FileSlice, size: int) -> bytes:
