@@ -69,7 +69,7 @@ REASONS: Final[dict[Reason, tuple[str, str, str]]] = {
     R.AUTHORITY_BOTH_TRUSTED: ("Cluster", "A new certificate authority is published beside the old one, which still issues.", "Give clients that do not read the Secret `CLUSTER-cluster-ca-cert` its new `ca.crt` before the time in the message."),
     R.AUTHORITY_REISSUED: ("Cluster", "The new authority has issued all certificates; brokers are about to serve them.", ""),
     R.AUTHORITY_RETIRING: ("Cluster", "All brokers serve certificates of the new authority; the old one is trusted for a while.", ""),
-    R.AUTHORITY_INVALID: ("Cluster", "The authority that `certificateAuthority.secretName` names cannot issue certificates.", "The message says what is wrong with the Secret: correct it. Brokers keep their certificates."),
+    R.AUTHORITY_INVALID: ("Cluster, User", "The authority that `certificateAuthority.secretName` names cannot issue certificates, or a User's Cluster has none.", "The message says what is wrong, and with which Secret: correct it. Brokers keep their certificates."),
     R.CERTIFICATE_NOT_SERVED: ("Cluster", "Brokers do not serve the certificate that was issued for them ten minutes ago.", "Read their logs: they refuse it, or do not see the Secret `CLUSTER-brokers-tls`."),
     R.TOPIC_READY: ("Topic", "The topic is as the spec says.", ""),
     R.READ_ONLY_REPLICA: ("Topic", "A mirror keeps the topic as a replica: its source decides partitions and configuration.", "To apply the spec, [promote](../identity-mirrors.md#promotion) the mirror."),

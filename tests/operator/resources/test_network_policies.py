@@ -69,6 +69,14 @@ def test_brokers_are_reached_on_their_listeners_only() -> None:
     }
 
 
+def test_operator_reaches_listeners_with_tls() -> None:
+    outside = {"name": "nodes", "type": "NodePort", "port": 9095, "networkPolicyPeers": [SHOPS]}
+    inside = {"name": "internal", "type": "Internal", "port": 9092}
+    for more, peers in (({"allowPlaintext": True}, [SHOPS]), ({"tls": "Enabled"}, [OPERATOR, SHOPS])):
+        (policy,) = network_policies(cluster(listeners=[inside, {**outside, **more}]), "millstream")
+        assert who(policy)["nodes"] == peers
+
+
 def test_without_peers_every_client_may_connect_and_nobody_but_the_operator_reads_metrics() -> None:
     (policy,) = network_policies(cluster(), "millstream")
     assert who(policy) == {9091: [BROKERS], 9092: None, 9404: [OPERATOR]}

@@ -45,6 +45,8 @@ def _to_brokers(cluster: Cluster, operator_namespace: str | None) -> list[Manife
         if peers := _peers(listener.network_policy_peers):
             # brokers from before they had a listener of their own reach each other there
             inside = [brokers, *operator] if listener.type == "Internal" else []
+            if listener.is_encrypted and not inside:
+                inside = operator  # which asks brokers for the certificate that they serve
             rules.append(_rule([_port(listener)], [*inside, *peers]))
         else:
             rules.append(_rule([_port(listener)], []))

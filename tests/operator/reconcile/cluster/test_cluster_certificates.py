@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from millstream_harness.cluster_looks import INTERNAL, East
+from millstream_harness.broker import fixed_port
+from millstream_harness.cluster_looks import INTERNAL, SOON, East
 from millstream_harness.in_memory import NOW
 from millstream_operator.certificates.issuing import (
     Issued,
@@ -216,6 +217,24 @@ def test_secret_of_somebody_else_is_left_alone() -> None:
     addressed(east)
     assert (east.says("CertificatesReady") or ("",) * 3)[1] == "ObjectNotOurs"
     assert ("Secret", BROKERS) not in east.kube.objects
+
+
+def test_broker_that_does_not_serve_its_certificate_is_named() -> None:
+    """Its port refuses connections. For ten minutes it may just not have read its files."""
+    port = fixed_port()
+    east = East(1, listeners=[INTERNAL, {**LISTENERS[1], "port": port}])
+    addressed(east)
+    manifest = east.kube.objects["StatefulSet", "east-brokers"]["spec"]["template"]
+    metadata = {"namespace": "ns", "name": "east-brokers-0", **manifest["metadata"]}
+    status = {"podIP": "127.0.0.1", "conditions": []}
+    east.kube.put({"kind": "Pod", "metadata": metadata, "spec": manifest["spec"], "status": status})
+    assert east.look() == SOON
+    assert (east.says("CertificatesReady") or ("",) * 3)[:2] == ("True", "CertificatesCurrent")
+    at(east, NOW + timedelta(minutes=11))
+    east.look()
+    found = east.says("CertificatesReady") or ("",) * 3
+    assert found[:2] == ("False", "CertificateNotServed")
+    assert "do not serve what was issued for them: 0;" in found[2]
 
 
 def test_missing_right_to_secrets_is_a_condition() -> None:

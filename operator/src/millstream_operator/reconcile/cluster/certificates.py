@@ -59,9 +59,10 @@ def apply_certificates(
         there = build.certificates_of(live.get(build.brokers_secret(cluster)))
         is_complete = names.keys() <= there.keys()
         words = f"{problem.message}{KEPT if is_complete else LACKING}"
-        said = (ConditionType.CERTIFICATES_READY, False, problem.reason, words)
-        return (None if is_complete else problem), said, False
-    return None, condition(target, services.now()), bool(target.not_served)
+        failed = (ConditionType.CERTIFICATES_READY, False, problem.reason, words)
+        return (None if is_complete else problem), failed, False
+    said = condition(target, services.now())
+    return None, said, bool(said[1] and target.not_served)
 
 
 KEPT = "; nothing was changed, and brokers keep the certificates that they have"
