@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from millstream_broker.broker import Broker
+from millstream_broker.config.config import BrokerConfig
+from millstream_broker.config.config_types import ConfigError, limits_of_addresses
 from millstream_broker.network import server as module
 from millstream_broker.network.server import most_descriptors
 from millstream_harness.in_process import running
@@ -72,3 +74,29 @@ async def test_an_address_has_a_limit_of_its_own(tmp_path: Path, caplog: pytest.
         await until(lambda: not broker.server.connections)
         await (await connect(broker, "CLIENTS")).close()
     assert "max.connections.per.ip=1 is reached" in caplog.text
+
+
+async def test_single_addresses_may_have_another_limit(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    key = "max.connections.per.ip.overrides"
+    given = {**CONFIG, "max.connections.per.ip": "0", key: "10.0.0.7:5, 127.0.0.1:1"}
+    async with running(tmp_path, given) as broker:
+        await (await connect(broker, "CLIENTS")).close()
+        await until(lambda: not broker.server.connections)
+        broker.config.become(broker.config.with_dynamic({key: "127.0.0.1:0"}, {}))
+        with pytest.raises(ConnectFailed):
+            await connect(broker, "CLIENTS")
+    assert f"{key}=127.0.0.1:0 is reached" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "text", ["host:5", "10.0.0.7", "10.0.0.7:", "10.0.0.7:-1", "10.0.0.7:5;10.0.0.8:5", ":5"]
+)
+def test_a_limit_of_something_else_than_an_address_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"is no limit of an address: expected ADDRESS:COUNT"):
+        BrokerConfig({"max.connections.per.ip.overrides": text})
+
+
+def test_addresses_are_compared_as_numbers() -> None:
+    assert limits_of_addresses("0:0:0:0:0:0:0:1:7,10.0.0.7:5,") == {"::1": 7, "10.0.0.7": 5}

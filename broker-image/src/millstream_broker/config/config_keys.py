@@ -25,6 +25,7 @@ from .config_types import (
     Key,
     Synonym,
     Type,
+    address_limits,
     at_least,
     audit_log,
     between,
@@ -53,6 +54,7 @@ AUTHORIZERS = (
     "kafka.security.authorizer.AclAuthorizer",
 )
 AUDIT_LOG = "audit.log"
+PER_ADDRESS = "max.connections.per.ip.overrides"
 SUPER_USERS = "super.users"
 ALLOWS_WITHOUT_ACL = "allow.everyone.if.no.acl.found"
 
@@ -194,6 +196,14 @@ BROKER_KEYS = _table(
     Key("connections.max.idle.ms", LONG, 600_000, "Silence after which a connection is closed.", at_least(1)),
     Key("max.connections", INT, INT_MAX, "Most connections.", at_least(0), True, of_listener=True),
     Key("max.connections.per.ip", INT, INT_MAX, "Most connections from one address.", at_least(0), True),
+    Key(
+        PER_ADDRESS,
+        STRING,
+        "",
+        "Most connections from single addresses, instead of max.connections.per.ip.",
+        address_limits,
+        True,
+    ),
     Key(
         "max.connection.creation.rate",
         INT,

@@ -8,9 +8,11 @@ An error names the key, the value and what is allowed, in Kafka's words, since c
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import lru_cache
+from ipaddress import ip_address
 from typing import TypeVar, cast
 
 from millstream_kafka.mirror_source import FORM as MIRROR_SOURCE_FORM
@@ -173,6 +175,35 @@ def _principals(value: Value) -> Problem | None:
 
 
 principals = Rule("TYPE:NAME, `;` between several", _principals)
+
+
+@lru_cache(16)
+def limits_of_addresses(text: str) -> Mapping[str, int]:
+    """The limits in `max.connections.per.ip.overrides`, by address. Raises ValueError for something else."""
+    found = {}
+    for item in filter(None, (item.strip() for item in text.split(","))):
+        address, _, count = item.rpartition(":")
+        if not (count.isascii() and count.isdigit()):
+            raise ValueError(item)
+        try:
+            found[str(ip_address(address.strip()))] = int(count)
+        except ValueError:
+            raise ValueError(item) from None
+    return found
+
+
+def _limits_of_addresses(value: Value) -> Problem | None:
+    try:
+        limits_of_addresses(str(value))
+    except ValueError as error:
+        why = (
+            "is no limit of an address: expected ADDRESS:COUNT, as in 10.0.0.7:100; brokers look up no names"
+        )
+        return value, f"{error} {why}"
+    return None
+
+
+address_limits = Rule("ADDRESS:COUNT, comma-separated", _limits_of_addresses)
 
 
 def _audit_log(value: Value) -> Problem | None:

@@ -35,7 +35,6 @@ _BEGINNINGS = {
     "there are no transactions": ("transaction.", "add.partitions.to.txn."),
     "there are no quotas for replication": ("replication.quota.", "alter.log.dirs."),
     "quotas are those stored in coordination": ("client.quota.",),
-    "every address has the same limit": ("max.connections.per.ip.overrides",),
     "metrics are at http.listener": ("metric.", "metrics.", "kafka.metrics.", "telemetry."),
     "brokers load no Java classes": (
         *("create.topic.policy.", "alter.config.policy.", "principal.builder.", "security.providers"),

@@ -18,6 +18,8 @@ from millstream_kafka.protocol import sasl_authenticate
 from millstream_process import listening
 
 from ..config.config import BrokerConfig, Listener
+from ..config.config_keys import PER_ADDRESS
+from ..config.config_types import limits_of_addresses
 from ..config.listener_keys import prefix
 from ..runtime.request_memory import RequestMemory
 from ..runtime.stats import Stats
@@ -216,9 +218,11 @@ class Server(Shared):
                     f"{count} connections leave too few file descriptors for logs and brokers: raise the limit of open"
                     " files (ulimit -n), or set max.connections"
                 )
-        most = config.integer("max.connections.per.ip")
+        of_host = limits_of_addresses(config.text(PER_ADDRESS)).get(host)
+        most = config.integer("max.connections.per.ip") if of_host is None else of_host
         if count >= most and connections.of_host[host] + handshakes.of_host(host) >= most:
-            return f"max.connections.per.ip={most} is reached"
+            key = f"max.connections.per.ip={most}" if of_host is None else f"{PER_ADDRESS}={host}:{most}"
+            return f"{key} is reached"
         key = f"{prefix(listener.name)}max.connections"
         if config.is_set(key) and count >= (most := config.integer(key)):
             name = listener.name
