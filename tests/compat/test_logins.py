@@ -7,6 +7,7 @@ broker's log names the listener and the mistake. While its sessions end every th
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,12 +19,15 @@ from confluent_kafka import Consumer, TopicPartition
 
 from millstream_harness.go_programs import built
 from millstream_harness.java import ROOT, java_command
-from millstream_harness.logins import LOGINS, VALUES, LoginBroker, login_broker
+from millstream_harness.logins import FORBIDDEN, LOGINS, VALUES, LoginBroker, login_broker
+from millstream_harness.node_programs import installed
+from millstream_harness.tools import require
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(300)]
 
 FOLDER = Path(__file__).parent / "logins"
 FAILURES = ("wrong-credential", "untrusted-ca", "forbidden-topic", "forbidden-group")
+WITHOUT_TOKENS = [login for login in LOGINS if login != "token"]
 SCENARIOS = ("round-trip", *FAILURES, "session")
 
 
@@ -40,6 +44,12 @@ class Client:
     authenticates_again: bool = True
     """Whether it has KIP-368. Otherwise it opens another connection when its session has ended."""
     logins: Sequence[str] = tuple(LOGINS)
+    keeps_sessions: bool = True
+    """Whether it writes on when its session has ended."""
+
+    def scenarios(self, login: str) -> Sequence[str]:
+        with_sessions = self.keeps_sessions and LOGINS[login]
+        return SCENARIOS if with_sessions else SCENARIOS[:-1]
 
     def __str__(self) -> str:
         return self.name
@@ -58,6 +68,16 @@ def java() -> Sequence[str]:
 
 def go(name: str) -> Callable[[], Sequence[str]]:
     return lambda: [str(built(FOLDER / "go", ROOT / ".cache" / "compat-logins")), name]
+
+
+def kafkajs() -> Sequence[str]:
+    folder = Path(__file__).parent / "node"
+    return [installed(folder), str(folder / "logins.js")]
+
+
+def kcat() -> Sequence[str]:
+    require("kcat")
+    return [sys.executable, str(FOLDER / "commands.py")]
 
 
 GO_TLS = {
@@ -137,7 +157,7 @@ CLIENTS = [
             **GO_TLS,
         },
         authenticates_again=False,
-        logins=[login for login in LOGINS if login != "token"],
+        logins=WITHOUT_TOKENS,
     ),
     Client(
         "sarama",
@@ -148,6 +168,32 @@ CLIENTS = [
             "forbidden-group": "kafka server: The client is not authorized to access this group",
             **GO_TLS,
         },
+    ),
+    Client(
+        "kafkajs",
+        kafkajs,
+        {
+            "wrong-credential": "KafkaJSSASLAuthenticationError: SASL .* authentication failed: .*",
+            "wrong-credential:certificate": ".*(tlsv1 alert unknown ca|EPIPE|ECONNRESET|Closed connection).*",
+            "wrong-credential:token": ".*Closed connection",  # it takes a refused token for a login
+            "untrusted-ca": ".*Connection error: self-signed certificate in certificate chain",
+            "forbidden-topic": r".*Not authorized to access topics: \[Topic authorization failed\]",
+            "forbidden-group": "KafkaJSGroupCoordinatorNotFound: Failed to find group coordinator",
+        },
+    ),
+    Client(
+        "kcat",
+        kcat,
+        {
+            "wrong-credential": ".*SASL authentication error: Authentication failed: .*",
+            "wrong-credential:certificate": ".*tlsv1 alert unknown ca.*",
+            "untrusted-ca": ".*broker certificate could not be verified, verify that ssl.ca.location .*",
+            "forbidden-topic": ".*Broker: Topic authorization failed.*",
+            "forbidden-group": ".*Group authorization failed.*",
+        },
+        # It ends with its connection. By SCRAM, librdkafka before 2.6.1, as in Debian 12, repeats a part of the nonce.
+        logins=("plain", "certificate"),
+        keeps_sessions=False,
     ),
 ]
 
@@ -166,13 +212,11 @@ class Played:
     """Its standard error."""
     log: str
     """What the broker logged meanwhile."""
+    audited: Sequence[Mapping[str, str]]
+    """Its audit log."""
 
     def result(self, login: str, scenario: str) -> str:
         return self.results.get(f"{login}:{scenario}", "it was not played")
-
-
-def scenarios_of(login: str) -> list[str]:
-    return [each for each in SCENARIOS if each != "session" or LOGINS[login]]
 
 
 @pytest.fixture(scope="module")
@@ -199,12 +243,13 @@ def played(
 
 def play(secured: LoginBroker, client: Client) -> Played:
     command = client.command()
-    begun = len(secured.broker.said())
+    begun, audited = len(secured.broker.said()), len(secured.audited())
     steps = [
-        secured.step(client.name, login, each) for login in client.logins for each in scenarios_of(login)
+        secured.step(client.name, login, each) for login in client.logins for each in client.scenarios(login)
     ]
     results, client_log = secured.play(command, steps)
-    return Played(client, results, client_log, secured.broker.said()[begun:])
+    events = [json.loads(line) for line in secured.audited()[audited:].splitlines()]
+    return Played(client, results, client_log, secured.broker.said()[begun:], events)
 
 
 def cases(scenarios: Sequence[str]) -> list[object]:
@@ -212,7 +257,7 @@ def cases(scenarios: Sequence[str]) -> list[object]:
         pytest.param(client, login, scenario, id=f"{client}-{login}-{scenario}")
         for client in CLIENTS
         for login in client.logins
-        for scenario in scenarios_of(login)
+        for scenario in client.scenarios(login)
         if scenario in scenarios
     ]
 
@@ -248,21 +293,40 @@ def test_a_client_logs_what_its_error_does_not_say(played: Played) -> None:
 
 @pytest.mark.parametrize("played", CLIENTS, indirect=True, ids=str)
 def test_the_brokers_log_names_the_listener_and_the_mistake(played: Played) -> None:
-    expected = [
-        "on listener SECURE: authentication failed: Authentication failed: Invalid username or password",
-        "on listener SECURE: authentication failed: .* invalid credentials with SASL mechanism SCRAM-SHA-256",
-        "on listener SECURE: authentication failed: .* invalid credentials with SASL mechanism SCRAM-SHA-512",
-        # aiokafka closes without an alert
-        "on listener SECURE: (the TLS handshake failed: .* alert .*|it ended the connection in the TLS handshake)",
-        "on listener MUTUAL: the TLS handshake failed: certificate verify failed: .*",
-    ]
-    if "token" in played.client.logins:
-        expected.append("OAUTHBEARER: a token is refused: InvalidAudienceError")
-    for line in expected:
-        assert re.search(line, played.log), line
+    refused = "on listener SECURE: authentication failed: "
+    lines = {
+        "plain": f"{refused}Authentication failed: Invalid username or password",
+        "scram-256": f"{refused}.* invalid credentials with SASL mechanism SCRAM-SHA-256",
+        "scram-512": f"{refused}.* invalid credentials with SASL mechanism SCRAM-SHA-512",
+        "token": "OAUTHBEARER: a token is refused: InvalidAudienceError",
+        "certificate": "on listener MUTUAL: the TLS handshake failed: certificate verify failed: .*",
+    }
+    for login in played.client.logins:
+        assert re.search(lines[login], played.log), login
+    # aiokafka closes without an alert
+    untrusted = "on listener SECURE: (the TLS handshake failed: .* alert |it ended the connection in the TLS handshake)"
+    assert re.search(untrusted, played.log)
 
 
 @pytest.mark.parametrize("played", CLIENTS, indirect=True, ids=str)
+def test_the_audit_log_names_the_listener_and_the_missing_right(played: Played) -> None:
+    denied = {
+        (event["listener"], event["principal"], event["resource_type"], event["resource"])
+        for event in played.audited
+        if event["event"] == "denied"
+    }
+    # kafka-go requests the metadata of all topics, which leave out those without the right.
+    kinds = ("Group",) if played.client.name == "kafka-go" else ("Group", "Topic")
+    for login in played.client.logins:
+        listener = "SECURE" if LOGINS[login] else "MUTUAL"
+        for kind in kinds:
+            assert (listener, f"User:{login}", kind, FORBIDDEN) in denied
+
+
+KEEPING_SESSIONS = [client for client in CLIENTS if client.keeps_sessions]
+
+
+@pytest.mark.parametrize("played", KEEPING_SESSIONS, indirect=True, ids=str)
 def test_a_client_authenticates_again_or_connects_again(played: Played) -> None:
     expired = re.findall(r"on listener SHORT: \w+ after its session has expired", played.log)
     assert (not expired) == played.client.authenticates_again

@@ -52,7 +52,7 @@ PASSWORD = 'open "sesame" =;'
 SESSION_MS = 3000
 FORBIDDEN = "forbidden"
 """A topic and a group that no user may use."""
-VALUES = ["", "a", "Grüße, 世界", "x" * 20_000, *(f"value {number}" for number in range(20))]
+VALUES = ["a", "Grüße, 世界", "x" * 20_000, *(f"value {number}" for number in range(20))]
 PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
 CONFIG = {
     "listeners": "PLAINTEXT://127.0.0.1:0,SECURE://127.0.0.1:0,MUTUAL://127.0.0.1:0,SHORT://127.0.0.1:0",
@@ -104,6 +104,10 @@ class LoginBroker:
         now = int(time.time())
         claims = {"sub": "token", "iss": "the provider", "aud": audience, "iat": now, "exp": now + 3600}
         return jwt.encode(claims, self.key, "RS256", {"kid": "1"})
+
+    def audited(self) -> str:
+        """The audit log."""
+        return (self.folder / "audit.log").read_text()
 
     def step(self, client: str, login: str, scenario: str) -> Step:
         """The step of a scenario; see SCENARIOS."""
@@ -173,6 +177,8 @@ def login_broker(folder: Path) -> Iterator[LoginBroker]:
         "ssl.keystore.location": str(authority.issue().write(folder / "broker.pem")),
         "ssl.truststore.type": "PEM",
         "ssl.truststore.location": str(folder / "ca.pem"),
+        "audit.log": str(folder / "audit.log"),
+        "audit.log.max.per.second": "10000",
         "sasl.oauthbearer.jwks.endpoint.url": (folder / "keys.json").as_uri(),
     }
     for name in ("secure", "short"):
