@@ -40,6 +40,10 @@ HEARTBEAT_S: Final = 1.0
 """Longest time between heartbeats, from which a member learns of rebalances."""
 LONGEST_REBALANCE_S: Final = 86_400
 """The maximum that librdkafka allows."""
+ZOOKEEPER_OPTIONS: Final = (
+    *("use_ssl", "ca", "certfile", "keyfile", "keyfile_password", "verify_certs", "check_hostname"),
+    "sasl_options",
+)
 QUEUE_BACKOFF_MS: Final = 50
 """How long fetches pause when a stream's queue is full; librdkafka's default is a second."""
 CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
@@ -59,6 +63,9 @@ class ConnectorSettings:
     """With "group": the assignor. "range" and "roundrobin" are eager: each rebalance revokes everything first."""
     zookeeper: str = ""
     """With "zookeeper": HOST:PORT,…/CHROOT of the brokers' ensemble."""
+    zookeeper_config: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    """With "zookeeper": options of kazoo's client for TLS and SASL (``use_ssl``, ``ca``, ``certfile``, ``keyfile``,
+    ``keyfile_password``, ``verify_certs``, ``check_hostname``, ``sasl_options``). Hosts are verified by default."""
     commit: Commit = "processed"
     """"processed": positions are committed in the background, once the next message was taken.
 
@@ -114,6 +121,13 @@ class ConnectorSettings:
                 f"zookeeper: {self.zookeeper!r} is not allowed with coordination={self.coordination!r}",
                 'give the ensemble with coordination="zookeeper", and only then',
             )
+        if self.zookeeper_config and not self.zookeeper:
+            raise BadInput("zookeeper_config: not allowed without zookeeper", "leave it out")
+        for key in self.zookeeper_config:
+            if key not in ZOOKEEPER_OPTIONS:
+                raise BadInput(
+                    f"zookeeper_config: {key} is not allowed", f"write {', '.join(ZOOKEEPER_OPTIONS)}"
+                )
         transactions.refuse(self.config)
         for key in self.config:
             if key in OURS:

@@ -89,7 +89,9 @@ class Consumer:
         )
         self.streams: dict[tuple[str, str], MessageStream] = {}
         self.lease = Lease()
-        self.registry = Registry(settings.zookeeper, group, settings.session_timeout_s)
+        self.registry = Registry(
+            settings.zookeeper, group, settings.session_timeout_s, settings.zookeeper_config
+        )
         self._subscription: dict[str, int] = {}
         self._rebalance = Rebalance(self.name)
         self._wake = threading.Event()

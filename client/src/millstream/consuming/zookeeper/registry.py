@@ -44,15 +44,20 @@ ConnectionFailure = (ConnectionLoss, SessionExpiredError, KazooTimeoutError)
 class Registry:
     """One group's nodes, in one client's session. Methods may raise kazoo's errors if the connection fails."""
 
-    def __init__(self, hosts: str, group: str, timeout_s: float) -> None:
-        """Unreachable within seconds if no ZooKeeper responds; BadInput for the address or its chroot."""
+    def __init__(
+        self, hosts: str, group: str, timeout_s: float, options: Mapping[str, Any] | None = None
+    ) -> None:
+        """Unreachable within seconds if no ZooKeeper responds; BadInput for the address or its chroot.
+
+        ``options``: those of kazoo's client for TLS and SASL.
+        """
         self.hosts = hosts
         self._group = group
         self._versions: dict[Partition, tuple[int, int]] = {}  # session and version of the offset's node
         self._subscriptions: dict[str, dict[str, int]] = {}
         try:
             addresses, slash, chroot = hosts.partition("/")
-            self.client: Any = KazooClient(hosts=addresses, timeout=timeout_s)
+            self.client: Any = KazooClient(hosts=addresses, timeout=timeout_s, **_secured(options or {}))
         except ValueError as error:
             raise BadInput(
                 f'zookeeper: "{hosts}" is not allowed ({error})', "write HOST:PORT,…/CHROOT"
@@ -61,11 +66,13 @@ class Registry:
         self._watch_negotiation()
         try:
             self.client.start(CONNECT_TIMEOUT_S)
-        except KazooTimeoutError:
+            self.touch()  # kazoo reports a connection before it authenticates it
+        except KazooError:
             self.client.stop()
             self.client.close()
             raise Unreachable(
-                f"no ZooKeeper answers at {hosts} within {CONNECT_TIMEOUT_S:g} s", "start it, or name another"
+                f"no ZooKeeper answers at {hosts} within {CONNECT_TIMEOUT_S:g} s, or it refuses the connection",
+                "start it, name another, or correct zookeeper_config",
             ) from None
         if chroot:
             if not self._do(self.client.exists_async(slash + chroot)):
@@ -310,6 +317,12 @@ def _failures(results: list[Any]) -> list[Exception]:
     """The failures of a transaction, without operations that only did not happen because another failed."""
     failed = [one for one in results if isinstance(one, Exception)]
     return [one for one in failed if not isinstance(one, RolledBackError | RuntimeInconsistency)] or failed
+
+
+def _secured(options: Mapping[str, Any]) -> dict[str, Any]:
+    """kazoo's options, by which a server's certificate must be for its host."""
+    verifies = options.get("use_ssl", False) and options.get("verify_certs", True)
+    return {"check_hostname": verifies, **options}
 
 
 def _subscription(data: bytes) -> dict[str, int]:
