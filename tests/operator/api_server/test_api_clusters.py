@@ -206,6 +206,33 @@ def test_a_node_port_listener_comes_and_goes(operator: OperatorProcess, namespac
     )
 
 
+def test_certificates_of_a_listener_with_tls_stay_as_they_are(
+    operator: OperatorProcess, namespace: Namespace
+) -> None:
+    listeners = [
+        {"name": "internal", "type": "Internal", "port": 9092},
+        {"name": "external", "type": "NodePort", "port": 9094, "tls": "Enabled"},
+    ]
+    namespace.apply(cluster(listeners=listeners))
+    reason = {"type_": "CertificatesReady", "status": "True", "reason": "CertificatesCurrent"}
+    namespace.wait_condition("cluster", "default", **reason)
+    secrets = ("default-cluster-ca", "default-cluster-ca-cert", "default-brokers-tls")
+    before = {name: namespace.get("secret", name)["metadata"] for name in secrets}
+    assert {each["ownerReferences"][0]["kind"] for each in before.values()} == {"Cluster"}
+    volumes = namespace.get("statefulset", "default-brokers")["spec"]["template"]["spec"]["volumes"]
+    assert {"secretName": "default-brokers-tls", "defaultMode": 0o440} in [
+        each.get("secret") for each in volumes
+    ]
+    operator.looks_at(f"Cluster {namespace.name}/default")
+    for name in secrets:
+        assert namespace.get("secret", name)["metadata"]["resourceVersion"] == before[name]["resourceVersion"]
+    namespace.kubectl("delete", "secret", "default-cluster-ca-cert")
+    operator.looks_at(f"Cluster {namespace.name}/default")
+    assert namespace.get("secret", "default-cluster-ca-cert")["metadata"]["uid"] != before[secrets[1]]["uid"]
+    stays = namespace.get("secret", "default-brokers-tls")["metadata"]
+    assert stays["resourceVersion"] == before["default-brokers-tls"]["resourceVersion"]
+
+
 def test_a_load_balancer_that_has_no_address_yet(operator: OperatorProcess, namespace: Namespace) -> None:
     listeners = [
         {"name": "internal", "type": "Internal", "port": 9092},
@@ -226,7 +253,7 @@ def test_a_load_balancer_that_has_no_address_yet(operator: OperatorProcess, name
     )
     found = namespace.wait_condition("cluster", "default", status="False", reason="BrokersStarting")
     address = "broker-0.example.com:9094"
-    shown = {"name": "external", "bootstrap": address, "addresses": [address]}
+    shown = {"name": "external", "protocol": "PLAINTEXT", "bootstrap": address, "addresses": [address]}
     assert found["status"]["listeners"] == [shown]
     data = namespace.get("configmap", "default-brokers")["data"]
     assert "EXTERNAL://broker-0.example.com:9094" in data["broker-0.properties"]

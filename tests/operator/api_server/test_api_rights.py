@@ -353,6 +353,12 @@ def test_policies_bound_the_operator(foreign: Namespace, policed_operator: Kube)
     account = {"serviceAccountToken": {"path": "token"}}
     workers["spec"]["template"]["spec"]["volumes"] = [{"name": "v", "projected": {"sources": [account]}}]
     assert refused(foreign, OPERATOR, workers)
+    for name, is_allowed in (("d-tls", True), ("other-tls", False)):
+        brokers = deployment(a_pod({}, {"volumes": [{"name": "run", "secret": {"secretName": name}}]}))
+        brokers["kind"] = "StatefulSet"
+        brokers["spec"]["serviceName"] = "d"
+        brokers["metadata"]["labels"] = {**OURS, "app.kubernetes.io/component": "broker"}
+        assert (refused(foreign, OPERATOR, brokers) == "") == is_allowed, name
     secret = {"env": [{"name": "A", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}]}
     whole = {"envFrom": [{"secretRef": {"name": "s"}}]}
     for what, (spec, more) in {**ESCALATING, "variable": ({}, secret), "variables": ({}, whole)}.items():
