@@ -138,6 +138,20 @@ def test_keys_of_tls_change_only_for_one_listener() -> None:
         BrokerConfig().with_dynamic({}, {"listener.name.ssl.ssl.principal.mapping.rules": "DEFAULT"})
 
 
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("principal.builder.class", "brokers load no Java classes"),
+        ("listener.name.ssl.ssl.provider", "brokers load no Java classes"),
+        ("listener.name.ssl.sasl.kerberos.service.name", "no Kerberos"),
+        ("ssl.keymanager.algorithm", "OpenSSL decides this"),
+    ],
+)
+def test_keys_that_only_kafka_changes_at_run_time_are_refused_with_the_reason(name: str, why: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^{name} has no effect: .*{why}"):
+        BrokerConfig().with_dynamic({}, {name: "x"})
+
+
 def test_secrets_are_not_shown() -> None:
     name = "listener.name.ssl.ssl.key.password"
     config = BrokerConfig({name: SECRET, "ssl.keystore.password": SECRET})

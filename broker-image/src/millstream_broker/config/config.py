@@ -349,6 +349,8 @@ def known_broker_key(name: str) -> Key:
 
 def dynamic_key(name: str) -> Key:
     """The broker key of that name; raises ConfigError unless it may be changed while the broker runs."""
+    if broker_key(name) is None and (why := why_not_here(name)) is not None:
+        raise ConfigError(f"{name} has no effect: {why}", name)
     key = known_broker_key(name)
     if key.dynamic_of_listener_only:
         message = f"{name} can change while the broker runs only for one listener: set {BEGINNING}NAME.{name}"
