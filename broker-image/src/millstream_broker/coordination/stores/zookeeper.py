@@ -45,7 +45,7 @@ from . import (
 )
 from .ensemble import Ensemble
 from .zookeeper_acls import ROOTS, acl_of, holds_open, is_open, refusal
-from .zookeeper_connection import OPEN, REPEAT_S, SaslRequiredError, ZooKeeperAccess, ZooKeeperClient
+from .zookeeper_connection import OPEN, REPEAT_S, ZooKeeperAccess, ZooKeeperClient
 
 IN_FLIGHT = 128
 MAX_NODE_BYTES = 1_000_000
@@ -65,7 +65,7 @@ _UNKNOWN = (
     kazoo.SessionMovedError,
     kazoo.OperationTimeoutError,
     kazoo.AuthFailedError,
-    SaslRequiredError,
+    kazoo.SessionClosedRequireSaslError,
 )
 _KNOWN: dict[type[Exception], type[StoreError]] = {
     kazoo.NoNodeError: NoNodeError,
@@ -388,7 +388,7 @@ class ZooKeeperStore:
             self._slots.release()
             if future.done():  # it timed out
                 continue
-            if isinstance(result.exception, SaslRequiredError):
+            if isinstance(result.exception, kazoo.SessionClosedRequireSaslError):
                 self._report("the servers require SASL: set zookeeper.sasl.jaas.config")
             if result.exception is not None:
                 future.set_exception(_ours(result.exception))

@@ -29,8 +29,6 @@ from millstream_kafka.client.connection import CONNECT_S
 PROBE_S = 2.0
 REPEAT_S = 60.0
 """The same problem is reported again after this."""
-SASL_REQUIRED = -124
-"""ZooKeeper's error SESSIONCLOSEDREQUIRESASLAUTH, which kazoo does not know; it would end kazoo's thread."""
 _CERTIFICATE_ALERTS = (
     "CERTIFICATE_REQUIRED",
     "HANDSHAKE_FAILURE",
@@ -38,11 +36,6 @@ _CERTIFICATE_ALERTS = (
     "UNKNOWN_CA",
     "ACCESS_DENIED",
 )
-
-
-@kazoo._zookeeper_exception(SASL_REQUIRED)
-class SaslRequiredError(kazoo.ZookeeperError):  # type: ignore[misc]
-    pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +152,7 @@ class ZooKeeperConnection(ConnectionHandler):  # type: ignore[misc]
         try:
             with self.client.holding():
                 timeouts: tuple[float, float] = super()._connect(host, hostip, port)
-        except (kazoo.AuthFailedError, SaslRequiredError):
+        except (kazoo.AuthFailedError, kazoo.SessionClosedRequireSaslError):
             self._on_problem(
                 f"{server} refuses user {self._user}: the password is wrong, or the server has no such user, or no"
                 " SASL: correct zookeeper.sasl.jaas.config, or the JAAS file in KAFKA_OPTS"
