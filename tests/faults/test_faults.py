@@ -22,7 +22,8 @@ pytestmark = [
 KINDS = (
     "kill leader,kill controller,pause leader,isolate leader,reject brokers at leader,full disk,move replicas,"
     "make topic anew,make compacted topic anew,delete records,alter configuration,add partition,delete group,"
-    "reset group,remove log directory,swap log directories of brokers,restore older ZooKeeper,clock an hour ahead"
+    "reset group,remove log directory,swap log directories of brokers,restore older ZooKeeper,clock an hour ahead,"
+    "rotate authority,change password,revoke rules"
 )
 SEED = int(os.environ.get("MILLSTREAM_SEED", "7"))
 
@@ -37,7 +38,7 @@ def need_namespaces() -> None:
 def test_a_cluster_that_is_broken(tmp_path: Path) -> None:
     need_namespaces()
     out = tmp_path / "run"
-    few = ["--seconds", "30", "--faults", "9", "--seed", str(SEED), "--zookeepers", "1", "--kinds", KINDS]
+    few = ["--seconds", "30", "--faults", "10", "--seed", str(SEED), "--zookeepers", "1", "--kinds", KINDS]
     done = run(*few, "--out", str(out), timeout=880)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "violations: 0" in done.stdout

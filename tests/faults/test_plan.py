@@ -61,3 +61,9 @@ def test_administration_meets_everything_but_itself() -> None:
     assert may_meet(Kind.DELETE_GROUP, Kind.MAKE_ANEW)
     assert may_meet(Kind.FORGED_REQUESTS, Kind.ALTER_CONFIG)
     assert not may_meet(Kind.MAKE_ANEW, Kind.DELETE_RECORDS)
+
+
+def test_security_meets_everything_but_itself_and_the_tree() -> None:
+    """A restored tree would bring back a password or a rule while the fault waits for its end."""
+    meeting = {other.group for other in Kind if may_meet(Kind.REVOKE_RULES, other)}
+    assert meeting == {*Group} - {Group.SECURITY, Group.TREE}

@@ -55,6 +55,8 @@ class Administration:
         self.bootstrap = bootstrap
         self.topics: dict[str, Known] = {}
         self.history = history
+        self.on_settled: Callable[[], None] = lambda: None
+        """Called when topics are as they should be after a tree was restored."""
         self._created_at = 0.0
         self._late: dict[str, list[ConfigAltered]] = {}
         """Requests without an immediate answer; they may take effect on the recreated topic."""
@@ -203,6 +205,7 @@ class Administration:
         for name in PLANS:
             self._until(f"find {name}", lambda name=name: self._find_again(name, since))  # type: ignore[misc]
             self._until(f"place {name}", lambda name=name: self._place(name))  # type: ignore[misc]
+        self.on_settled()
 
     def _find_again(self, name: str, since: float) -> bool:
         found = self._ask(lambda probe: probe.described(name))

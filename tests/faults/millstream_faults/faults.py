@@ -9,7 +9,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 
-from . import clocks, directories, trees
+from . import clocks, directories, rights, trees
 from .hostile import Hostile
 from .plan import Fault, Kind
 from .roles import WHOLE_S, NothingToStrikeError, Roles, empty
@@ -359,5 +359,10 @@ _KINDS: dict[Kind, _Strike] = {
     Kind.RESTORE_ZOOKEEPER: lambda faults, fault: trees.restored(faults, fault, is_live=False),
     Kind.RESTORE_ZOOKEEPER_LIVE: lambda faults, fault: trees.restored(faults, fault, is_live=True),
     Kind.CLOCK_AHEAD: lambda faults, fault: clocks.shifted(faults, fault, clocks.HOUR_NS),
+    Kind.ROTATE_CERTIFICATES: rights.certificates,
+    Kind.ROTATE_AUTHORITY: rights.authority,
+    Kind.CHANGE_PASSWORD: rights.password,
+    Kind.REVOKE_RULES: rights.revoked,
+    Kind.THROTTLE: rights.throttled,
     Kind.CLOCK_BEHIND: lambda faults, fault: clocks.shifted(faults, fault, -clocks.HOUR_NS),
 }

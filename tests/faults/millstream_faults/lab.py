@@ -31,8 +31,10 @@ from .ensemble import Ensemble
 from .history import Discarded, Held, HistoryWriter, Led
 from .isolation import HERE, Network
 from .replicas import held
+from .secured import ANONYMOUS, NAMES, Secured
 from .shifted import sitecustomize
 from .topics import PLANS, Place
+from .users import SECURED, Users
 
 BROKERS = 3
 OFFSETS_PARTITIONS = 4
@@ -83,16 +85,16 @@ class LabBroker(BrokerProcess):
         with self._clock.open("r+b") as file:
             file.write(by_ns.to_bytes(8, "little", signed=True))
 
-    def listen(self, host: str) -> str:
-        """Choose fixed ports; return the clients' address."""
-        address = f"{host}:{fixed_port()}"
+    def listen(self, host: str) -> tuple[str, str]:
+        """Choose fixed ports; return the clients' addresses: in plain text, and secured."""
+        address, secured = (f"{host}:{fixed_port()}" for _ in range(2))
         self.config |= {
-            "listeners": f"PLAINTEXT://{address},BROKERS://{host}:{fixed_port()}",
-            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,BROKERS:PLAINTEXT",
+            "listeners": f"PLAINTEXT://{address},{SECURED}://{secured},BROKERS://{host}:{fixed_port()}",
+            "listener.security.protocol.map": f"PLAINTEXT:PLAINTEXT,{SECURED}:SASL_SSL,BROKERS:PLAINTEXT",
             "inter.broker.listener.name": "BROKERS",
             "http.listener": f"{host}:0",
         }
-        return address
+        return address, secured
 
     @property
     def command(self) -> list[str]:
@@ -167,6 +169,9 @@ class Lab(ClusterProcesses):
         for server in self.servers:
             server.start_timeout_s = PATIENCE_S
         self.addresses: dict[int, str] = {}
+        self.secured_addresses: dict[int, str] = {}
+        hosts = [network.address(number) for number in range(1, BROKERS + 1)] if network else []
+        self.secured = Secured(folder / "secured", range(1, BROKERS + 1), (*NAMES, *hosts))
         self.brokers: dict[int, LabBroker] = {}  # type: ignore[assignment]
         super().__init__(folder, BROKERS, CONFIG, zookeeper=zookeeper)
         _, slash, path = self.connect.partition("/")
@@ -174,17 +179,21 @@ class Lab(ClusterProcesses):
         self.history = history
         self._held: dict[int, Held] = {}
         self.administration = Administration(self.bootstrap, history)
+        self.users = Users(self.bootstrap, self.secured_bootstrap, self.secured)
+        self.administration.on_settled = self.users.prepare
         self.disks: dict[int, Disk] = {}
         self._mounted = contextlib.ExitStack()
 
     def broker(self, number: int, **config: str) -> LabBroker:
-        settings = {"broker.id": str(number), **self.config, **config}
+        settings = {"broker.id": str(number), **self.config, **self.secured.config(number, SECURED), **config}
+        settings["super.users"] += f";{ANONYMOUS}"  # clients in plain text are not what is tested here
         broker = LabBroker(self.folder / f"broker-{number}", settings)
         if self.network is None:
-            self.addresses[number] = broker.listen("127.0.0.1")
+            host = "127.0.0.1"
         else:
             broker.entering = self.network.entering(number)
-            self.addresses[number] = broker.listen(self.network.address(number))
+            host = self.network.address(number)
+        self.addresses[number], self.secured_addresses[number] = broker.listen(host)
         return broker
 
     @property
@@ -192,10 +201,15 @@ class Lab(ClusterProcesses):
         return ",".join(self.addresses.values())
 
     @property
+    def secured_bootstrap(self) -> str:
+        return ",".join(self.secured_addresses.values())
+
+    @property
     def listeners(self) -> list[str]:
-        """The addresses of all listeners, for clients and for brokers."""
+        """The addresses of the listeners in plain text, for clients and for brokers."""
         listed = ",".join(broker.config["listeners"] for broker in self.brokers.values())
-        return [listener.partition("://")[2] for listener in listed.split(",")]
+        named = (listener.split("://") for listener in listed.split(","))
+        return [address for name, address in named if name != SECURED]
 
     def inter_broker_port(self, number: int) -> int:
         return int(self.brokers[number].config["listeners"].rpartition(":")[2])
@@ -215,6 +229,7 @@ class Lab(ClusterProcesses):
             self.await_in_sync(name, PLANS[name].replicas)
         self.administration.find_coordinator()  # a tree that is restored from before that has no positions
         self.await_in_sync("__consumer_offsets", 3)
+        self.users.prepare()
         return self
 
     def kill(self) -> None:

@@ -28,6 +28,7 @@ class Group(Enum):
     HOSTILITY = "hostility"
     TREE = "the tree"
     CLOCK = "clocks"
+    SECURITY = "security"
 
 
 class Kind(Enum):
@@ -85,6 +86,11 @@ class Kind(Enum):
     RESTORE_ZOOKEEPER_LIVE = ("restore older ZooKeeper below brokers", Group.TREE, 3, 1.0, 4.0)
     CLOCK_AHEAD = ("clock an hour ahead", Group.CLOCK, 3, 1.0, 6.0)
     CLOCK_BEHIND = ("clock an hour behind", Group.CLOCK, 3, 1.0, 6.0)
+    ROTATE_CERTIFICATES = ("rotate certificates", Group.SECURITY, 3, 0.5, 3.0)
+    ROTATE_AUTHORITY = ("rotate authority", Group.SECURITY, 3, 0.5, 3.0)
+    CHANGE_PASSWORD = ("change password", Group.SECURITY, 3, 0.5, 3.0)
+    REVOKE_RULES = ("revoke rules", Group.SECURITY, 4, 1.0, 4.0)
+    THROTTLE = ("throttle user", Group.SECURITY, 3, 2.0, 5.0)
 
     def __init__(self, text: str, group: Group, weight: int, shortest: float, longest: float) -> None:
         self.text = text
@@ -115,7 +121,7 @@ class Step:
     calm: bool = False
 
 
-WRITING_THE_TREE = (Group.ZOOKEEPER, Group.ADMIN, Group.TOPICS)
+WRITING_THE_TREE = (Group.ZOOKEEPER, Group.ADMIN, Group.TOPICS, Group.SECURITY)
 """What these change, a restored tree forgets: the fault itself does so, and knows what the tree has to be then."""
 LONG_RUN = 100
 """Runs of at least this many faults lose ZooKeeper for a whole minute once."""

@@ -8,6 +8,7 @@ from typing import NamedTuple, Self
 from millstream_kafka.batch import Record, iter_batches, read_records
 from millstream_kafka.client import ClusterClient
 from millstream_kafka.client.errors import BrokerError
+from millstream_kafka.client.security import Security
 from millstream_kafka.kafka_uuid import uuid_text
 from millstream_kafka.protocol import fetch, list_offsets, metadata, offset_commit, offset_fetch
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
@@ -28,8 +29,11 @@ class Known(NamedTuple):
 class Probe:
     """Its methods raise ApiError for a response's error, BrokerError without a response."""
 
-    def __init__(self, bootstrap: str, name: str) -> None:
-        self.client = ClusterClient(bootstrap, name, timeout=TIMEOUT_S, connect_timeout=1.0)
+    def __init__(self, bootstrap: str, name: str, security: Security | None = None) -> None:
+        connect_s = 1.0 if security is None else 3.0
+        self.client = ClusterClient(
+            bootstrap, name, timeout=TIMEOUT_S, connect_timeout=connect_s, security=security
+        )
 
     async def __aenter__(self) -> Self:
         return self

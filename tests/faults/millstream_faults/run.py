@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import signal
 import subprocess
@@ -15,6 +16,7 @@ from pathlib import Path
 
 from .checker import GROUP, check, check_replicas
 from .faults import Faults
+from .guard import Guard
 from .history import Acknowledged, Event, HistoryWriter, Struck, Trouble, read_history
 from .isolation import Network, inside
 from .lab import Lab, Watch
@@ -26,6 +28,7 @@ from .report import summary, timeline
 from .roles import NothingToStrikeError
 from .story import tell
 from .topics import ANEW, COMPACTED, PLANS, STEADY, Place
+from .users import SECURED_CLIENTS
 from .violations import Entry, Violation
 
 WORKERS = (
@@ -82,6 +85,7 @@ class Run:
             ending.callback(self.lab.kill)
             self.lab.start()
             watch = ending.enter_context(Watch(self.lab, self.history))
+            guard = ending.enter_context(Guard(self.lab.users, self.history))
             ending.callback(self._kill_workers)
             self.began = time.monotonic()
             self._start_workers()
@@ -89,6 +93,8 @@ class Run:
             time.sleep(WARM_UP_S)
             self._strike_all(steps, Faults(self.lab, watch), watch)
             self._await_whole(watch)
+            self.lab.users.check_private()
+            self.say(f"without the right: {guard.summary()}")
             time.sleep(COOL_DOWN_S)
             self._end_workers()
             self.seconds = time.monotonic() - self.began
@@ -128,9 +134,14 @@ class Run:
             known = self.lab.administration.topics[topic]
             with (self.out / f"{name}.log").open("wb") as log:
                 command = [sys.executable, "-P", "-m", "millstream_faults.workers", role, name]
-                command += [str(self.histories / f"{name}.jsonl"), self.lab.bootstrap, topic]
+                is_secured = name in SECURED_CLIENTS
+                bootstrap = self.lab.secured_bootstrap if is_secured else self.lab.bootstrap
+                command += [str(self.histories / f"{name}.jsonl"), bootstrap, topic]
                 command += [known.id, str(known.partitions)]
-                self.workers.append(subprocess.Popen(command, stdout=log, stderr=log))
+                environment = self.lab.users.environment(name) if is_secured else {}
+                self.workers.append(
+                    subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, **environment})
+                )
 
     def _end_workers(self) -> None:
         """End writers first, so that readers know the end of the log."""

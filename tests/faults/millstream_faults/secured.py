@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
 from pathlib import Path
 
 from millstream_harness.certificates import Authority, tls_keys
@@ -19,10 +20,13 @@ from millstream_kafka.protocol import create_acls
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 from millstream_kafka.scram_mechanism import ScramMechanism
 
+ANONYMOUS = "User:ANONYMOUS"
 ADMIN, ADMIN_PASSWORD = "admin", "the-password-of-admin"
 MECHANISM = ScramMechanism.SCRAM_SHA_512
 ITERATIONS = 4096
 NAMES = ("localhost", "127.0.0.1")
+BEGAN = timedelta(hours=3)
+"""How long certificates have been valid: a broker's clock may be an hour behind."""
 
 
 def replace(path: Path, text: str) -> None:
@@ -39,7 +43,10 @@ class Secured:
         folder.mkdir(parents=True)
         self.folder = folder
         self.names = names
-        self.authority = Authority()
+        self.authorities = [Authority(), Authority("Another CA")]
+        """They take turns."""
+        self.authority = self.authorities[0]
+        replace(folder / "authorities.pem", "".join(each.pem for each in self.authorities))
         self.trusted = folder / "trusted.pem"
         """The authorities: a truststore of brokers, and of clients."""
         self.trust(self.authority)
@@ -55,7 +62,8 @@ class Secured:
 
     def issue(self, number: int) -> None:
         """A new certificate of a broker, by the present authority."""
-        replace(self.keystore(number), self.authority.issue(names=self.names).pem())
+        issued = self.authority.issue(names=self.names, begin=-BEGAN)
+        replace(self.keystore(number), issued.pem())
 
     def config(self, number: int, *listeners: str) -> Mapping[str, str]:
         """Configuration of a broker with these SASL listeners, whose administrator is ADMIN."""

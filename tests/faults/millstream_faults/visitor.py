@@ -30,7 +30,7 @@ class Visitor(Worker):
         asyncio.run(self.visit())
 
     async def visit(self) -> None:
-        async with Probe(self.bootstrap, self.name) as probe:
+        async with self.probe() as probe:
             while not self.ending.is_set():
                 for name in (ANEW, COMPACTED):
                     known = await probe.topic(name)

@@ -15,6 +15,7 @@ from millstream_harness.ledger import PATIENT
 from .history import HistoryWriter, Read, Trouble, parse_value
 from .probe import Known, Probe
 from .topics import STEADY
+from .users import Login
 
 GIVE_UP_MS = 600_000
 FINISH_S = 90.0
@@ -38,6 +39,8 @@ class Worker:
 
     def __init__(self, name: str, history: Path, bootstrap: str, topic: str, known: Known) -> None:
         self.name, self.bootstrap, self.topic, self.known = name, bootstrap, topic, known
+        self.login = Login.of_environment()
+        """How it logs in; None: it need not."""
         self.history = HistoryWriter(history)
         self.began = time.monotonic()
         self.ending = threading.Event()
@@ -53,7 +56,7 @@ class Worker:
             threading.Thread(target=lambda: asyncio.run(self._look()), name="look", daemon=True).start()
 
     async def _look(self) -> None:
-        async with Probe(self.bootstrap, self.name) as probe:
+        async with self.probe() as probe:
             while not self.ending.is_set():
                 self.known = await probe.topic(self.topic) or self.known
                 await asyncio.sleep(LOOK_S)
@@ -75,7 +78,15 @@ class Worker:
             self.history.flush()
 
     def consumer(self, group: str, more: Mapping[str, str] | None = None) -> Consumer:
-        return Consumer({"bootstrap.servers": self.bootstrap, "group.id": group, **CONSUMER, **(more or {})})
+        return Consumer({**self.librdkafka, "group.id": group, **CONSUMER, **(more or {})})
+
+    @property
+    def librdkafka(self) -> dict[str, str]:
+        """How librdkafka connects."""
+        return {"bootstrap.servers": self.bootstrap, **({} if self.login is None else self.login.librdkafka)}
+
+    def probe(self) -> Probe:
+        return Probe(self.bootstrap, self.name, None if self.login is None else self.login.security)
 
     def saw(self, who: str, message: Message) -> int | None:
         """Record a consumer's message; return the offset after it."""

@@ -55,7 +55,7 @@ class Session:
         self.under_way: dict[int, int] = defaultdict(int)
         self.producer = Producer(
             {
-                "bootstrap.servers": worker.bootstrap,
+                **worker.librdkafka,
                 **IDEMPOTENT,
                 **PATIENT,
                 "message.timeout.ms": str(GIVE_UP_MS if worker.topic == STEADY else FORGET_MS),
@@ -120,6 +120,7 @@ class AioWriter(Worker):
     async def write(self) -> None:
         producer = AIOKafkaProducer(
             bootstrap_servers=self.bootstrap,
+            **({} if self.login is None else self.login.aiokafka),
             enable_idempotence=True,
             acks="all",
             request_timeout_ms=GIVE_UP_MS,  # the time limit for retries

@@ -41,7 +41,7 @@ from .unauthenticated import Outcome, Target, Tls, Wire, context
 AT_ONCE = 100
 """Rules or users in a request, and requests of a flood."""
 MOST_ABSURD = 4000
-"""Rules and users that exist at most: the run is about thousands, not about the disk of ZooKeeper."""
+"""Rules and users that are created at most: the run is about thousands, not about the disk of ZooKeeper."""
 TEXTS = (
     "",
     "*",
@@ -66,7 +66,6 @@ class Authenticated:
     def __init__(self, lab: Lab, drawn: random.Random) -> None:
         self.lab = lab
         self.drawn = drawn
-        self.created = 0
 
     async def attack(self) -> tuple[str, Outcome]:
         name = self.drawn.choice(list(_KINDS))
@@ -112,13 +111,13 @@ class Authenticated:
     async def _log_in(self, tls: Tls) -> None:
         client = ScramClient("SCRAM-SHA-512", MALLORY, self.lab.passwords[MALLORY])
         await tls.send(frame(sasl_handshake.API, 1, SaslHandshakeRequest("SCRAM-SHA-512")))
-        await tls.receive()
+        await _received(tls)
         await tls.send(frame(sasl_authenticate.API, 1, SaslAuthenticateRequest(client.first())))
-        found = sasl_authenticate.API.decode_response(1, (await tls.receive())[4:], 4)
+        found = sasl_authenticate.API.decode_response(1, await _received(tls), 4)
         await tls.send(
             frame(sasl_authenticate.API, 1, SaslAuthenticateRequest(client.final(bytes(found.auth_bytes))))
         )
-        found = sasl_authenticate.API.decode_response(1, (await tls.receive())[4:], 4)
+        found = sasl_authenticate.API.decode_response(1, await _received(tls), 4)
         client.verify(bytes(found.auth_bytes))
 
     async def forbidden(self) -> Outcome:
@@ -208,9 +207,9 @@ class Authenticated:
         return await self._administer(create_acls.API, create_acls.CreateAclsRequest(creations))
 
     async def many_rules(self) -> Outcome:
-        if self.created > MOST_ABSURD:
+        if self.lab.absurd >= MOST_ABSURD:
             return Outcome("enough")
-        self.created += AT_ONCE
+        self.lab.absurd += AT_ONCE
         kind = self.drawn.choice((PatternType.LITERAL, PatternType.PREFIXED))
         creations = [
             create_acls.AclCreation(
@@ -227,9 +226,9 @@ class Authenticated:
         return await self._administer(create_acls.API, create_acls.CreateAclsRequest(creations))
 
     async def many_users(self) -> Outcome:
-        if self.created > MOST_ABSURD:
+        if self.lab.absurd >= MOST_ABSURD:
             return Outcome("enough")
-        self.created += AT_ONCE
+        self.lab.absurd += AT_ONCE
         name = f"{ABSURD}-{self.drawn.randrange(10**6)}"
         template = upsertion(name, "x")
         users = [
@@ -309,6 +308,16 @@ class Authenticated:
         codes = {each.error_code for each in results} | {getattr(found, "error_code", 0)}
         unknown = codes & {int(ErrorCode.UNKNOWN_SERVER_ERROR), int(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)}
         return Outcome("failed" if unknown else "answered", repr(found).encode())
+
+
+async def _received(tls: Tls) -> bytes:
+    """A frame without its size. Raises OSError at the end, TimeoutError."""
+    data = b""
+    while len(data) < 4 or len(data) < 4 + int.from_bytes(data[:4], "big"):
+        if not (found := await tls.receive()):
+            raise ConnectionResetError("closed")
+        data += found
+    return data[4:]
 
 
 _KINDS: Mapping[str, Callable[[Authenticated], Awaitable[Outcome]]] = {

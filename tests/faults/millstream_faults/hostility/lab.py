@@ -99,6 +99,8 @@ class Lab:
         self.cluster = HostileCluster(folder)
         self.secured = self.cluster.secured
         self.passwords = {name: secrets.token_hex(12) for name in (REGULAR, MALLORY, CLERK)}
+        self.absurd = 0
+        """How many rules and users a hostile administrator has created."""
         token = secrets.token_hex(8)
         self.canaries = Canaries(*(f"hidden-{part}-{token}" for part in Canaries._fields))
 
