@@ -156,8 +156,8 @@ clean:
 
 # Beside Apache Kafka, in turn, with its own clients: ROUNDS=3, BENCH="--only start,producer-200b --scale 0.1".
 ROUNDS ?= 5
-bench: setup $(KAFKA_JARS)/.complete
-	@PYTHONPATH=bench/src:tests/harness:examples/flights $(BIN)/python -P -m millstream_bench --rounds $(ROUNDS) $(BENCH)
+bench: setup $(KAFKA_JARS)/.complete .cache/bench-python/.installed
+	@PYTHONPATH=bench/src:tests/harness:examples/flights MILLSTREAM_BROKER=$(CURDIR)/.cache/bench-python/bin/millstream-broker $(BIN)/python -P -m millstream_bench --rounds $(ROUNDS) $(BENCH)
 
 # One operator with thousands of resources, on the API server that KUBECONFIG names: SCALE="--topics 500 --clusters 5".
 operator-scale: setup
@@ -229,6 +229,17 @@ $(KAFKA_JARS)/.complete: bench/kafka/pom.xml
 	@$(call timed,jars,$(MAVEN) -f bench/kafka/pom.xml dependency:copy-dependencies -DincludeScope=runtime \
 	  -Dkafka.version=$(KAFKA_VERSION) $(if $(filter $(KAFKA_VERSION),$(WITHOUT_MIRRORMAKER)),-Dwithout.mirrormaker) \
 	  -DoutputDirectory=$(CURDIR)/$(KAFKA_JARS))
+	@touch $@
+
+# The broker of benchmarks: Debian's interpreter and the packages of the image (broker-image/Dockerfile).
+BENCH_PYTHON ?= /usr/bin/python3
+.cache/bench-python/.installed: broker-image/requirements.txt
+	@echo 'bench: making .cache/bench-python with $(BENCH_PYTHON)'
+	@$(BENCH_PYTHON) -m venv --clear --without-pip .cache/bench-python
+	@$(call timed,bench,$(BIN)/pip --python .cache/bench-python/bin/python install --progress-bar off --disable-pip-version-check --require-hashes -r $<)
+	@printf '%s\n' $(CURDIR)/kafka-protocol/src $(CURDIR)/broker-image/src > $$(echo .cache/bench-python/lib/python3*/site-packages)/millstream.pth
+	@printf '#!%s\nfrom millstream_broker.main import main\nmain()\n' $(CURDIR)/.cache/bench-python/bin/python > .cache/bench-python/bin/millstream-broker
+	@chmod +x .cache/bench-python/bin/millstream-broker
 	@touch $@
 
 # The S3 server of tests, in an environment of its own (tests/jobs/moto-requirements.in).

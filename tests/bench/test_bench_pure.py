@@ -14,11 +14,11 @@ import msgspec
 import pytest
 
 from millstream_bench import clusters, document, operator_document, perf, plots, process, run, steady, wire
-from millstream_bench.figures import Figure, cpu, median, number, rate
+from millstream_bench.figures import Figure, cpu, median, number, rate, scatter
 from millstream_bench.peers import Peer
 from millstream_bench.results import Results, load, save
 from millstream_bench.workload import Workload
-from millstream_bench.workloads import WORKLOADS, cluster, floor, importing, latency, single
+from millstream_bench.workloads import WORKLOADS, cluster, floor, importing, latency, produce, single
 from millstream_harness.operator_scale_figures import Found, Size
 from millstream_kafka.batch import iter_batches, read_records, validate
 from millstream_kafka.protocol import metadata
@@ -272,9 +272,10 @@ def test_the_bare_loop_takes_what_the_client_sends(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("costs", "runs"),
     [
-        ([7.0, 4.0, 3.0, 2.8, 1.0], 4),  # 3.0 and 2.8 agree
-        ([1.0, 1.0, 1.0], 3),  # not earlier, even if the first two agree
-        ([1.0, 2.0] * 10, steady.MOST_RUNS),
+        ([7.0, 4.0, 3.0, 2.8, 2.9, 1.0], 5),  # the last three agree
+        ([3.0, 2.8, 2.6, 2.6, 1.0], 4),  # neighbours agree, but the first three do not
+        ([1.0, 1.0, 1.0], 3),
+        ([1.0, 2.0] * 20, steady.MOST_RUNS),
     ],
 )
 def test_a_broker_is_warm_when_the_same_work_costs_the_same(costs: list[float], runs: int) -> None:
@@ -285,6 +286,35 @@ def test_a_broker_is_warm_when_the_same_work_costs_the_same(costs: list[float], 
         spent += left.pop(0)
 
     assert steady.until_steady(work, lambda: spent) == pytest.approx(costs[:runs])
+
+
+def test_a_warm_up_has_the_runs_it_needs_and_no_more_than_it_may() -> None:
+    spent = 0.0
+
+    def work() -> None:
+        nonlocal spent
+        spent += 1.0
+
+    assert len(steady.until_steady(work, lambda: spent, least_runs=6)) == 6
+    assert len(steady.until_steady(work, lambda: 2**spent, most_runs=5)) == 5
+    assert produce.WARM_UPS * produce.WARM_UP_RECORDS >= 6_000_000
+
+
+def test_the_scatter_of_rounds() -> None:
+    assert scatter([1.0, 1.1, 0.9]) == pytest.approx(0.2)
+    assert scatter([1.0]) is None
+    assert document.scatters([1.0, 1.1, 0.9], [2.0, 2.0]) == "20%, 0%"
+    assert document.scatters([1.0, 1.5], [2.0]) == "40%, –"
+    assert document.scatters([1.0], []) == ""
+
+
+def test_clients_of_tls_trust_the_authority() -> None:
+    address = perf.TlsAddress("127.0.0.1:9", Path("/ca.crt"))
+    given = perf.consumer_command(address, "t", 5)
+    assert given[given.index("--bootstrap-server") + 1] == "127.0.0.1:9"
+    assert "ssl.truststore.location=/ca.crt" in given
+    assert "security.protocol=SSL" in perf.producer_command(address, "t", 5, 5, {})
+    assert not any("security" in part for part in perf.consumer_command("127.0.0.1:9", "t", 5))
 
 
 def test_some_workloads_are_measured_in_more_rounds_than_the_run_has(tmp_path: Path) -> None:

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from millstream_bench.figures import Figure, median, number
+from millstream_bench.figures import Figure, median, number, scatter
 from millstream_bench.peers import KAFKA, LABELS
 from millstream_bench.results import Results
 from millstream_bench.workload import Workload
 from millstream_bench.workloads import WORKLOADS
 
 BEGIN, END = "<!-- bench:begin -->", "<!-- bench:end -->"
-HEADINGS = ("Workload", "Figure", "Millstream", "Apache Kafka", "Ratio", "Goal", "Met")
+HEADINGS = ("Workload", "Figure", "Millstream", "Apache Kafka", "Ratio", "Goal", "Met", "Scatter")
 VERDICTS = {True: "yes", False: "no", None: ""}
 
 
@@ -45,7 +45,15 @@ def _row(workload: Workload, figure: Figure, values: dict[str, list[float]]) -> 
         f"{ours / theirs:.2f}" if theirs and theirs > 0 else "",
         figure.goal,
         VERDICTS[figure.met(ours, theirs)],
+        scatters(values[workload.contenders[0]], values.get(last, []) if last else []),
     )
+
+
+def scatters(*sides: Sequence[float]) -> str:
+    """How far each side's rounds are apart; empty if one round measured both."""
+    found = [scatter(values) if values else None for values in sides]
+    shown = ["–" if each is None else f"{each:.0%}" for each in found]
+    return ", ".join(shown) if any(each is not None for each in found) else ""
 
 
 def all_rows(results: Results) -> list[tuple[str, ...]]:
@@ -60,7 +68,7 @@ def all_rows(results: Results) -> list[tuple[str, ...]]:
 
 
 def table(results: Results) -> str:
-    lines = [f"| {' | '.join(HEADINGS)} |", "|---|---|---:|---:|---:|---|---|"]
+    lines = [f"| {' | '.join(HEADINGS)} |", "|---|---|---:|---:|---:|---|---|---|"]
     lines += [f"| {' | '.join(row)} |" for row in all_rows(results)]
     return "\n".join(lines)
 

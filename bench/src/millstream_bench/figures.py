@@ -51,6 +51,12 @@ def median(values: Sequence[float]) -> float:
     return statistics.median(values)
 
 
+def scatter(values: Sequence[float]) -> float | None:
+    """How far the same broker's rounds are apart (A/A), as a share of their median; None of a single one."""
+    middle = statistics.median(values)
+    return (max(values) - min(values)) / middle if len(values) > 1 and middle else None
+
+
 def number(value: float) -> str:
     """Three significant digits, thousands separated: 507,614 and 0.412."""
     if value == 0:

@@ -10,6 +10,8 @@ import subprocess
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
 
 from confluent_kafka.admin import AdminClient, NewTopic
 
@@ -18,6 +20,17 @@ from millstream_harness.java import TOOLS, java_command, run
 CLIENT_JVM = ("-Xmx512M", "-server", "-XX:+UseG1GC")
 TIMEOUT_S = 900.0
 PRODUCED = re.compile(r"(\d+) records sent, ([\d.]+) records/sec")
+
+
+class TlsAddress(NamedTuple):
+    """A listener with TLS, and the PEM file of the authority that its clients trust."""
+
+    bootstrap: str
+    truststore: Path
+
+
+Address = str | TlsAddress
+"""Where clients connect: host and port, for a listener without TLS."""
 
 
 @contextmanager
@@ -37,10 +50,22 @@ def admin(bootstrap: str) -> AdminClient:
     return AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
 
 
+def properties(address: Address) -> dict[str, str]:
+    """What a client needs to connect."""
+    if isinstance(address, str):
+        return {"bootstrap.servers": address}
+    return {
+        "bootstrap.servers": address.bootstrap,
+        "security.protocol": "SSL",
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": str(address.truststore),
+    }
+
+
 def producer_command(
-    bootstrap: str, topic: str, records: int, size: int, props: dict[str, str], throughput: int = -1
+    address: Address, topic: str, records: int, size: int, props: dict[str, str], throughput: int = -1
 ) -> list[str]:
-    settings = {"bootstrap.servers": bootstrap, **props}
+    settings = {**properties(address), **props}
     return java_command(
         TOOLS["producer-perf-test"],
         *("--topic", topic, "--num-records", str(records), "--record-size", str(size)),
@@ -50,9 +75,9 @@ def producer_command(
     )
 
 
-def produce(bootstrap: str, topic: str, records: int, size: int, props: dict[str, str]) -> float:
+def produce(address: Address, topic: str, records: int, size: int, props: dict[str, str]) -> float:
     """Records a second, reported by ProducerPerformance."""
-    done = run(producer_command(bootstrap, topic, records, size, props), timeout=TIMEOUT_S)
+    done = run(producer_command(address, topic, records, size, props), timeout=TIMEOUT_S)
     return produced_rate(done.stdout, records)
 
 
@@ -64,18 +89,22 @@ def produced_rate(output: str, records: int) -> float:
     return float(lines[-1][1])
 
 
-def consumer_command(bootstrap: str, topic: str, records: int, timeout_ms: int = 60_000) -> list[str]:
+def consumer_command(address: Address, topic: str, records: int, timeout_ms: int = 60_000) -> list[str]:
+    needed = properties(address)
+    bootstrap = needed.pop("bootstrap.servers")
+    given = [part for pair in needed.items() for part in ("--command-property", "=".join(pair))]
     return java_command(
         TOOLS["consumer-perf-test"],
+        *given,
         *("--bootstrap-server", bootstrap, "--topic", topic, "--messages", str(records)),
         *("--timeout", str(timeout_ms), "--hide-header"),
         options=CLIENT_JVM,
     )
 
 
-def consume(bootstrap: str, topic: str, records: int) -> float:
+def consume(address: Address, topic: str, records: int) -> float:
     """Records a second of fetching, reported by ConsumerPerformance."""
-    done = run(consumer_command(bootstrap, topic, records), timeout=TIMEOUT_S)
+    done = run(consumer_command(address, topic, records), timeout=TIMEOUT_S)
     return consumed_rate(done.stdout, records)
 
 

@@ -19,7 +19,7 @@ from rich.table import Table
 
 from millstream_bench import document, operator_document, plots
 from millstream_bench.figures import number
-from millstream_bench.peers import TMPFS, new_peer
+from millstream_bench.peers import TMPFS, broker_python, new_peer
 from millstream_bench.results import Results, load, save
 from millstream_bench.workload import Workload
 from millstream_bench.workloads import WORKLOADS
@@ -62,7 +62,7 @@ def measure(workloads: Sequence[Workload], rounds: int, scale: float, output: Pa
     """Run all rounds; the results are saved after each, so that no measurement is lost."""
     shared = [workload for workload in workloads if not workload.own]
     own = [workload for workload in workloads if workload.own]
-    results = Results(machine=machine() | {"kafka": KAFKA_VERSION}, scale=scale)
+    results = Results(machine=machine() | {"kafka": KAFKA_VERSION, "python": broker_python()}, scale=scale)
     progress = Progress(sum(workload.measurements(rounds) for workload in workloads))
     for turn in range(max([rounds, *(workload.least_rounds for workload in own)])):
         for contender in in_turn(("millstream", "kafka"), turn):
@@ -72,7 +72,7 @@ def measure(workloads: Sequence[Workload], rounds: int, scale: float, output: Pa
             for contender in in_turn(workload.contenders, turn):
                 if turn >= workload.rounds_of(contender, rounds):
                     continue
-                with new_peer(contender, workload.where, workload.config) as peer:
+                with new_peer(contender, workload.where, workload.config, tls=workload.tls) as peer:
                     numbers = workload.run(peer, scale)
                 results.add(workload.name, contender, numbers)
                 progress.measured(workload.name, contender, numbers)

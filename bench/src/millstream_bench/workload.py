@@ -17,7 +17,8 @@ class Workload:
     """``run(peer, scale)`` does it once and returns a number for each figure; ``scale`` 1 is the full size.
 
     Workloads of one broker share a process, which has been warmed up, and find it started. One with
-    ``own`` gets a peer over an empty folder and starts it itself. ``contenders`` are compared, the first
+    ``own`` gets a peer over an empty folder and starts it itself. With ``tls``, that peer has a
+    listener with TLS as well. ``contenders`` are compared, the first
     with the last; a single one is only compared with its goals. ``rounds`` limits contenders to a number of
     first rounds: if the goal is a bound on ours alone, and theirs takes minutes. ``least_rounds`` are measured
     even in a run of fewer: for one with ``own`` whose rounds are short and differ.
@@ -30,6 +31,7 @@ class Workload:
     own: bool = False
     where: Path = TMPFS
     config: Mapping[str, str] = field(default_factory=dict)
+    tls: bool = False
     contenders: tuple[str, ...] = (MILLSTREAM, KAFKA)
     rounds: Mapping[str, int] = field(default_factory=dict)
     least_rounds: int = 1

@@ -56,6 +56,10 @@ def settings(data: Path, config: Mapping[str, str] | None) -> dict[str, str]:
     }
 
 
+EXECUTABLE = "MILLSTREAM_BROKER"
+"""The environment variable with the broker's command, for benchmarks: by default that beside the tests' interpreter."""
+
+
 class AnyBroker:
     """What a test sees of a broker over one data folder, however the broker runs."""
 
@@ -132,7 +136,7 @@ class BrokerProcess(Daemon, AnyBroker):
 
     @property
     def command(self) -> list[str]:
-        executable = str(Path(sys.executable).parent / "millstream-broker")
+        executable = os.environ.get(EXECUTABLE) or str(Path(sys.executable).parent / "millstream-broker")
         return [
             executable,
             *(arg for key, value in self.config.items() for arg in ("--override", f"{key}={value}")),

@@ -20,7 +20,7 @@ from millstream_bench import mirrors, perf, wire
 from millstream_bench.figures import Figure, rate
 from millstream_bench.mirrors import IDENTITY, Arrivals, Ends, Route
 from millstream_bench.peers import KAFKA, MILLSTREAM, MIRRORMAKER2, Peer
-from millstream_bench.steady import MOST_RUNS, until_steady
+from millstream_bench.steady import until_steady
 from millstream_bench.workload import Numbers, Workload, scaled
 from millstream_bench.workloads.floor import receive_into
 from millstream_bench.workloads.latency import percentile
@@ -35,6 +35,8 @@ BATCHES_PER_SECOND, BATCH_RECORDS = 1_000, 10
 """10 MB a second."""
 SECONDS, SETTLE_S = 10.0, 5.0
 FETCH = (1, 4)
+MOST_WARM_UPS = 12
+"""Before the backlog is used up."""
 MANY_TOPICS, MANY_PARTITIONS = 50, 100
 
 
@@ -43,7 +45,7 @@ def beside(ends: Ends, peer: Peer, scale: float) -> Numbers:
     source, target = ends.source, ends.target
     warm_up, records = scaled(WARM_UP_RECORDS, scale), scaled(RECORDS, scale)
     with perf.new_topic(source.bootstrap, PARTITIONS) as topic:
-        backlog = MOST_RUNS * warm_up + records
+        backlog = MOST_WARM_UPS * warm_up + records
         perf.produce(source.bootstrap, topic, backlog, SIZE, LZ4)
         mirror = ends.worker(peer.name, peer.folder / "mirror")
         mirror.prepare()
@@ -54,7 +56,11 @@ def beside(ends: Ends, peer: Peer, scale: float) -> Numbers:
                 arrivals.until(1)
                 first = time.perf_counter() - begun
                 marks = itertools.count(warm_up, warm_up)
-                until_steady(lambda: arrivals.until(next(marks)), lambda: mirrors.cpu_seconds(mirror))
+                until_steady(
+                    lambda: arrivals.until(next(marks)),
+                    lambda: mirrors.cpu_seconds(mirror),
+                    most_runs=MOST_WARM_UPS,
+                )
                 before, used, begun = arrivals.count, mirrors.cpu_seconds(mirror), time.perf_counter()
                 if before > backlog - records // 2:
                     raise RuntimeError(f"--scale {scale:g} is too small: too few records left to measure")

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 from millstream_bench import perf
-from millstream_bench.figures import cpu, rate
+from millstream_bench.figures import cpu, number, rate
 from millstream_bench.peers import DISK, Peer
-from millstream_bench.steady import until_steady
+from millstream_bench.steady import is_steady, until_steady
 from millstream_bench.workload import Numbers, Workload, scaled
 
-WARM_UP_RECORDS = 500_000
+WARM_UP_RECORDS, WARM_UPS = 1_000_000, 6
+"""The least of a warm-up: six runs of a million records."""
 SMALL = {"acks": "1", "enable.idempotence": "false", "batch.size": "16384"}
 LARGE = {"acks": "1", "enable.idempotence": "false", "batch.size": "65536", "linger.ms": "5"}
 IDEMPOTENT = {"acks": "all", "enable.idempotence": "true", "batch.size": "16384"}
@@ -80,12 +82,20 @@ def on_disk(peer: Peer, scale: float) -> Numbers:
     return producing(500_000, 1000, LARGE, 1)(peer, scale)
 
 
-def warm_up(peer: Peer, scale: float) -> None:
-    """Warm up both brokers, until the work costs them the same each time."""
-    records = scaled(WARM_UP_RECORDS, scale)
+def warm_up(peer: Peer, scale: float, address: perf.Address | None = None) -> None:
+    """Warm up either broker, until the work costs it the same each time; `address`: another than its open one."""
+    records, address = scaled(WARM_UP_RECORDS, scale), address or peer.bootstrap
     with perf.new_topic(peer.bootstrap) as topic:
-        until_steady(lambda: perf.produce(peer.bootstrap, topic, records, 200, SMALL), peer.cpu_seconds)
-        until_steady(lambda: perf.consume(peer.bootstrap, topic, records), peer.cpu_seconds)
+        for work in (
+            lambda: perf.produce(address, topic, records, 200, SMALL),
+            lambda: perf.consume(address, topic, records),
+        ):
+            costs = until_steady(work, peer.cpu_seconds, WARM_UPS)
+            if not is_steady(costs, WARM_UPS):
+                said = ", ".join(number(cost) for cost in costs)
+                print(
+                    f"{peer.name} is not steady: the CPU seconds of its warm-up were {said}", file=sys.stderr
+                )
 
 
 def disk_workload(where: Path) -> Workload:

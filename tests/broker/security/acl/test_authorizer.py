@@ -6,8 +6,10 @@ import pytest
 
 from millstream_broker.security.acl import authorizer as module
 from millstream_broker.security.acl.authorizer import AclAuthorizer, Authorizer
+from millstream_broker.security.acl.config_rights import check_configuration
 from millstream_broker.security.session import ANONYMOUS, ClientSession, PeerBroker, anonymous
 from millstream_kafka.acl import (
+    CLUSTER_NAME,
     AccessControlEntry,
     AclOperation,
     PatternType,
@@ -102,3 +104,35 @@ def test_remembered_decisions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> No
     authorizer.replace(ResourcePattern(TOPIC, "a"), [allow(READ)])
     authorizer.allows(CLIENT, READ, TOPIC, "x" * 30_000)
     assert not authorizer._decisions
+
+
+def test_without_an_authorizer_some_resource_may_be_written() -> None:
+    authorizer = Authorizer()
+    assert authorizer.permits_some(CLIENT, WRITE, TOPIC)
+    assert authorizer.cluster_operations(CLIENT) == authorizer.operations(CLIENT, CLUSTER, CLUSTER_NAME) != 0
+
+
+def test_operations_on_the_cluster_need_describe() -> None:
+    authorizer = AclAuthorizer()
+    cluster = ResourcePattern(CLUSTER, CLUSTER_NAME)
+    authorizer.replace(cluster, [allow(AclOperation.CREATE)])
+    assert authorizer.cluster_operations(CLIENT) == 0
+    authorizer.replace(cluster, [allow(AclOperation.CREATE), allow(DESCRIBE)])
+    assert authorizer.cluster_operations(CLIENT) == 1 << AclOperation.CREATE | 1 << DESCRIBE
+
+
+def test_decisions_are_remembered_up_to_both_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_DECISIONS", 2)
+    authorizer = AclAuthorizer()
+    for name, remembered in (("x" * module.LONGEST_NAME, 1), ("b", 2), ("c", 1), ("d", 2), ("d" * 257, 2)):
+        authorizer.allows(CLIENT, READ, TOPIC, name)
+        assert len(authorizer._decisions) == remembered
+
+
+@pytest.mark.parametrize("kind", [4, 8, 16])
+def test_the_configuration_of_brokers_needs_a_right_on_the_cluster(kind: int) -> None:
+    authorizer = AclAuthorizer()
+    with pytest.raises(ApiError) as refused:
+        check_configuration(authorizer, CLIENT, AclOperation.ALTER_CONFIGS, kind, "1")
+    assert refused.value.code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    check_configuration(authorizer, CLIENT, AclOperation.ALTER_CONFIGS, 99, "1")

@@ -154,3 +154,66 @@ def test_removed_rules_leave_no_prefix_behind() -> None:
     rules.replace(pattern, [])
     assert rules.decide(ALICE, HOME, READ, TOPIC, "abc") is Decision.NO_ACL
     assert list(rules) == []
+
+
+def test_no_operation_implies_another_on_any_resource() -> None:
+    """As in Kafka: Read on a topic does not count as Describe on some topic."""
+    for name in ("a", "*"):
+        rules = rules_of((ResourcePattern(TOPIC, name), AccessControlEntry(ALICE, "*", READ, ALLOW)))
+        assert rules.decide(ALICE, HOME, DESCRIBE, TOPIC, "a") is Decision.ALLOWED
+        assert rules.allows_some(ALICE, HOME, READ, TOPIC)
+        assert not rules.allows_some(ALICE, HOME, DESCRIBE, TOPIC)
+
+
+def test_any_pattern_that_is_not_denied_allows_the_operation_on_some_resource() -> None:
+    """Whatever patterns the search meets first."""
+    allowing, denying = (AccessControlEntry(ALICE, "*", WRITE, each) for each in (ALLOW, DENY))
+    of_bob = AccessControlEntry(BOB, "*", WRITE, ALLOW)
+    others = [(ResourcePattern(TOPIC, "a"), of_bob), (ResourcePattern(TOPIC, "b"), allowing)]
+    others.append((ResourcePattern(TOPIC, "b"), denying))
+    for kind in (LITERAL, PREFIXED):
+        assert rules_of(*others, (ResourcePattern(TOPIC, "c", kind), allowing)).allows_some(
+            ALICE, HOME, WRITE, TOPIC
+        )
+    assert not rules_of(*others).allows_some(ALICE, HOME, WRITE, TOPIC)
+
+
+def test_a_prefix_that_is_denied_as_well_allows_nothing() -> None:
+    prefix = ResourcePattern(TOPIC, "a", PREFIXED)
+    allowing, denying = (AccessControlEntry(ALICE, "*", WRITE, each) for each in (ALLOW, DENY))
+    assert not rules_of((prefix, allowing), (prefix, denying)).allows_some(ALICE, HOME, WRITE, TOPIC)
+
+
+def test_a_length_is_looked_up_while_there_are_prefixes_of_it() -> None:
+    """A decision costs one look-up for each: prefixes that are gone must cost nothing."""
+    rules, entry = Rules(), AccessControlEntry(ALICE, "*", READ, ALLOW)
+    lengths = rules._types[TOPIC].lengths
+    for name in ("ab", "cd", "abc"):
+        rules.replace(ResourcePattern(TOPIC, name, PREFIXED), [entry])
+    rules.replace(ResourcePattern(TOPIC, "ab", PREFIXED), [entry, entry._replace(host=HOME)])
+    assert lengths == {2: 2, 3: 1}
+    for name in ("ab", "abc"):
+        rules.replace(ResourcePattern(TOPIC, name, PREFIXED), [])
+    assert lengths == {2: 1}
+    assert rules.decide(ALICE, HOME, READ, TOPIC, "cde") is Decision.ALLOWED
+    rules.replace(ResourcePattern(TOPIC, "cd", PREFIXED), [])
+    assert list(lengths) == []
+
+
+def test_replacing_all_reports_whether_anything_has_changed() -> None:
+    a, b = ResourcePattern(TOPIC, "a"), ResourcePattern(TOPIC, "b")
+    entry = AccessControlEntry(ALICE, "*", READ, ALLOW)
+    rules = Rules()
+    assert rules.replace_all({a: [entry], b: [entry]})
+    assert not rules.replace_all({a: [entry], b: [entry]})
+    assert rules.replace_all({a: [entry]}), "one is gone"
+    assert rules.replace_all({a: [entry._replace(operation=WRITE)]}), "one has changed"
+
+
+def test_a_host_matches_in_every_form_of_its_address() -> None:
+    for written in ("::ffff:10.0.0.1", "0:0:0:0:0:ffff:a00:1", "10.0.0.1"):
+        entry = AccessControlEntry(ALICE, written, READ, ALLOW)
+        assert (
+            rules_of((ResourcePattern(TOPIC, "a"), entry)).decide(ALICE, "10.0.0.1", READ, TOPIC, "a")
+            is Decision.ALLOWED
+        )
