@@ -262,6 +262,16 @@ $(REST_JARS)/.complete: tests/jobs/iceberg-rest/pom.xml
 	  -DoutputDirectory=$(CURDIR)/$(REST_JARS))
 	@touch $@
 
+# Kafka Streams and Connect's connector for files.
+FRAMEWORK_JARS := .jars/frameworks
+
+$(FRAMEWORK_JARS)/.complete: tests/compat/frameworks/pom.xml
+	@echo "jars: fetching Kafka Streams and Connect into $(FRAMEWORK_JARS) (108 MB)"
+	@rm -rf $(FRAMEWORK_JARS)
+	@$(call timed,jars,$(MAVEN) -f $< dependency:copy-dependencies -DincludeScope=runtime \
+	  -DoutputDirectory=$(CURDIR)/$(FRAMEWORK_JARS))
+	@touch $@
+
 kafka-jars:
 	@$(call fetched,$(KAFKA_JARS),bench/kafka/pom.xml,what needs Apache Kafka is not tested)
 

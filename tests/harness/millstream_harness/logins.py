@@ -53,6 +53,7 @@ SESSION_MS = 3000
 FORBIDDEN = "forbidden"
 """A topic and a group that no user may use."""
 VALUES = ["a", "Grüße, 世界", "x" * 20_000, *(f"value {number}" for number in range(20))]
+SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
 PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
 CONFIG = {
     "listeners": "PLAINTEXT://127.0.0.1:0,SECURE://127.0.0.1:0,MUTUAL://127.0.0.1:0,SHORT://127.0.0.1:0",
@@ -105,6 +106,20 @@ class LoginBroker:
         claims = {"sub": "token", "iss": "the provider", "aud": audience, "iat": now, "exp": now + 3600}
         return jwt.encode(claims, self.key, "RS256", {"kid": "1"})
 
+    def create(self, topics: Sequence[str]) -> None:
+        background_loop().run(self.prepare(topics))
+
+    def allow(self, user: str, names: Sequence[str], *operations: AclOperation) -> None:
+        """Give further rights to topics and groups that begin with these names."""
+        rules = [
+            Acl(kind, name, PatternType.PREFIXED, f"User:{user}", "*", operation, PermissionType.ALLOW)
+            for kind in (ResourceType.TOPIC, ResourceType.GROUP)
+            for name in names
+            for operation in operations
+            if kind is ResourceType.TOPIC or operation in (AclOperation.READ, AclOperation.DESCRIBE)
+        ]
+        background_loop().run(_create(self.broker.bootstrap, rules))
+
     def audited(self) -> str:
         """The audit log."""
         return (self.folder / "audit.log").read_text()
@@ -151,7 +166,7 @@ class LoginBroker:
     ) -> tuple[Mapping[str, str], str]:
         """Run a client program; returns its results by the names of the steps, and its log."""
         topics = {step.topic for step in steps} - {FORBIDDEN}
-        background_loop().run(self.prepare(sorted(topics)))
+        self.create(sorted(topics))
         settings = self.folder / "steps.json"
         settings.write_text(json.dumps([asdict(step) for step in steps]))
         done = run([*command, str(settings)], cwd=cwd, timeout=170)
@@ -212,4 +227,22 @@ async def _users(bootstrap: str) -> None:
                 (ResourceType.GROUP, AclOperation.READ),
             )
         ]
-        assert set((await admin.create_acls(rules)).values()) == {None}
+    await _create(bootstrap, rules)
+
+
+async def _create(bootstrap: str, rules: Sequence[Acl]) -> None:
+    async with ClusterClient(bootstrap) as cluster:
+        assert set((await AdminClient(cluster).create_acls(rules)).values()) == {None}
+
+
+def java_properties(step: Step) -> dict[str, str]:
+    """The step's credentials for programs with the Java client, by SCRAM or PLAIN."""
+    module = PLAIN_MODULE if step.mechanism == "PLAIN" else SCRAM_MODULE
+    password = step.password.replace("\\", "\\\\").replace('"', '\\"')
+    return {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": step.mechanism,
+        "sasl.jaas.config": f'{module} required username="{step.user}" password="{password}";',
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": step.ca,
+    }

@@ -1,0 +1,153 @@
+"""Kafka Streams, Connect and Kafka's tools log in over TLS, with the authorizer on.
+
+Each has a user of its own way to log in, with the rights that its documentation lists.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from millstream_harness.java import ROOT, fetched, java_command, run_kafka_tool
+from millstream_harness.logins import LoginBroker, Step, java_properties, login_broker
+from millstream_harness.scenario import eventually
+from millstream_kafka.acl import AclOperation
+
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(400)]
+
+FOLDER = Path(__file__).parent / "frameworks"
+JARS = ROOT / ".jars" / "frameworks"
+ARRIVAL_S = 120.0
+LINES = ["to be", "or not", "to be"]
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoginBroker]:
+    with login_broker(tmp_path_factory.mktemp("frameworks")) as broker:
+        yield broker
+
+
+def write(broker: LoginBroker, topic: str) -> None:
+    producer = Producer({"bootstrap.servers": broker.broker.bootstrap})
+    for line in LINES:
+        producer.produce(topic, line)
+    assert producer.flush(30) == 0
+
+
+def arrives(broker: LoginBroker, topic: str, expected: list[tuple[str | None, str]]) -> None:
+    """Wait until the topic has exactly these keys and values."""
+    config = {"bootstrap.servers": broker.broker.bootstrap, "group.id": "none", "log_level": 0}
+    consumer = Consumer(config)
+    found: list[tuple[str | None, str]] = []
+
+    def more() -> list[tuple[str | None, str]]:
+        for message in consumer.consume(100, timeout=0.5):
+            key = message.key()
+            found.append((None if key is None else key.decode(), (message.value() or b"").decode()))
+        return found
+
+    try:
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        eventually(more, lambda now: len(now) >= len(expected), f"records of {topic}", ARRIVAL_S)
+    finally:
+        consumer.close()
+    assert sorted(found, key=str) == sorted(expected, key=str)
+
+
+def save(path: Path, properties: Mapping[str, str]) -> str:
+    lines = (f"{key}={value}\n" for key, value in properties.items())
+    path.write_text("".join(lines).replace("\\", "\\\\"))
+    return str(path)
+
+
+def prefixed(prefix: str, properties: Mapping[str, str]) -> dict[str, str]:
+    return {f"{prefix}{key}": value for key, value in properties.items()}
+
+
+@contextmanager
+def running(command: list[str], output: Path) -> Iterator[None]:
+    with output.open("wb") as file, subprocess.Popen(command, stdout=file, stderr=file) as process:
+        try:
+            yield
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{output.read_text()[-5000:]}") from None
+        finally:
+            process.kill()
+
+
+def named(broker: LoginBroker, login: str, name: str, scenario: str = "round-trip") -> Step:
+    return broker.step(name, login, scenario)
+
+
+def test_streams_counts_words(secured: LoginBroker, tmp_path: Path) -> None:
+    step = named(secured, "scram-256", "streams")
+    output = f"{step.topic}-counts"
+    needed = (AclOperation.CREATE, AclOperation.DELETE, AclOperation.DESCRIBE_CONFIGS)
+    secured.allow("scram-256", [step.group], *needed)
+    secured.create([step.topic, output])
+    write(secured, step.topic)
+    properties = {
+        **java_properties(step),
+        "bootstrap.servers": step.bootstrap,
+        "application.id": step.group,
+        "state.dir": str(tmp_path / "state"),
+        "commit.interval.ms": "100",
+        "statestore.cache.max.bytes": "0",
+    }
+    arguments = (save(tmp_path / "streams.properties", properties), step.topic, output)
+    command = java_command(str(FOLDER / "WordCount.java"), *arguments, classpath=f"{fetched(JARS)}/*")
+    with running(command, tmp_path / "streams.log"):
+        arrives(
+            secured, output, [("to", "1"), ("be", "1"), ("or", "1"), ("not", "1"), ("to", "2"), ("be", "2")]
+        )
+
+
+def test_connect_writes_the_lines_of_a_file(secured: LoginBroker, tmp_path: Path) -> None:
+    step = named(secured, "plain", "connect")
+    secured.create([step.topic])
+    lines = tmp_path / "lines.txt"
+    lines.write_text("".join(f"{line}\n" for line in LINES))
+    login = java_properties(step)
+    worker = {
+        **login,
+        **prefixed("producer.", login),
+        **prefixed("admin.", login),
+        "bootstrap.servers": step.bootstrap,
+        "key.converter": "org.apache.kafka.connect.storage.StringConverter",
+        "value.converter": "org.apache.kafka.connect.storage.StringConverter",
+        "offset.storage.file.filename": str(tmp_path / "offsets"),
+        "listeners": "http://127.0.0.1:0",
+        "plugin.discovery": "only_scan",
+    }
+    connector = {
+        "name": "lines",
+        "connector.class": "org.apache.kafka.connect.file.FileStreamSourceConnector",
+        "file": str(lines),
+        "topic": step.topic,
+    }
+    files = (save(tmp_path / "worker.properties", worker), save(tmp_path / "lines.properties", connector))
+    main = "org.apache.kafka.connect.cli.ConnectStandalone"
+    with running(java_command(main, *files, classpath=f"{fetched(JARS)}/*"), tmp_path / "connect.log"):
+        arrives(secured, step.topic, [(None, line) for line in LINES])
+
+
+@pytest.mark.parametrize("login", ["plain", "scram-256"])
+def test_kafkas_tools_write_read_and_report_a_wrong_password(
+    secured: LoginBroker, login: str, tmp_path: Path
+) -> None:
+    right, wrong = (named(secured, login, "tools", each) for each in ("round-trip", "wrong-credential"))
+    secured.create([right.topic])
+    at = ("--bootstrap-server", right.bootstrap, "--topic", right.topic)
+    config = ("--command-config", save(tmp_path / "right.properties", java_properties(right)))
+    run_kafka_tool("console-producer", *at, *config, stdin="one\ntwo\n")
+    reading = ("--from-beginning", "--max-messages", "2", "--group", right.group)
+    assert run_kafka_tool("console-consumer", *at, *config, *reading).stdout.split() == ["one", "two"]
+    config = ("--command-config", save(tmp_path / "wrong.properties", java_properties(wrong)))
+    refused = run_kafka_tool("topics", "--list", *at[:2], *config, check=False)
+    assert refused.returncode != 0
+    assert "SaslAuthenticationException" in refused.stdout + refused.stderr
