@@ -53,6 +53,8 @@ REASONS: Final[dict[Reason, tuple[str, str, str]]] = {
     R.BROKER_FAILED: ("Cluster", "A broker cannot start or keeps ending.", "The message has its last line, or why Kubernetes cannot start it, such as `ImagePullBackOff`. Read the broker's log."),
     R.PODS_REFUSED: ("Cluster", "Kubernetes refuses to create a pod.", "The message names the quota, policy or limit: change it, or `resources` and `template`."),
     R.LISTENERS_PENDING: ("Cluster", "An external address is missing.", "Check that the load balancer gets an address, or set `advertisedHost`."),
+    R.LISTENER_OPEN: ("Cluster", "The Internal listener is to ask for a login, and is still open.", "Delete the MirrorMakers and BatchLoads that the message names, since they cannot log in yet; or leave `authentication` out."),
+    R.LOGIN_REQUIRED: ("BatchLoad, MirrorMaker", "The Cluster's Internal listener asks for a login, and the workers have none yet.", "Name another Cluster. A MirrorMaker may name the Cluster by an address with `sasl`."),
     R.PLAINTEXT_LISTENER: ("Cluster", "An old external listener does not say that it is plain text.", "Add `allowPlaintext: true` if you trust its network, or remove it."),
     R.ZOOKEEPER_NOT_READY: ("Cluster", "Too few ZooKeeper servers are ready.", "Look at the pods `CLUSTER-zookeeper-N` and their volumes."),
     R.UPGRADING: ("Cluster", "The upgrade is in progress.", ""),

@@ -161,6 +161,9 @@ class ToldBrokers:
 
         return ask
 
+    def close(self) -> None:
+        pass
+
     def requests(self, request: str) -> list[Any]:
         """Arguments of each call of one request."""
         return [wanted[0] if wanted else None for name, *wanted in self.asked if name == request]
@@ -172,6 +175,9 @@ class _OneCluster(AdminPool):
         self.brokers = brokers
 
     def at(self, bootstrap: str, security: Security | None = None) -> KafkaAdmin:
+        return cast(KafkaAdmin, self.brokers)
+
+    def new(self, bootstrap: str) -> KafkaAdmin:
         return cast(KafkaAdmin, self.brokers)
 
 

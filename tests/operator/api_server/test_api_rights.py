@@ -26,11 +26,13 @@ from millstream_harness.tools import require
 from millstream_operator.kubernetes.client import Kube, KubeError
 from millstream_operator.local.clusters import command
 from millstream_operator.models import BatchLoad, BatchLoadStatus, Cluster, MirrorMaker, Run, User, decode_as
+from millstream_operator.reconcile.cluster.platform import with_login
 from millstream_operator.reconcile.common.objects import ensure
 from millstream_operator.reconcile.load.cleanup import clean
 from millstream_operator.resources import cluster as cluster_objects
 from millstream_operator.resources import load as load_objects
 from millstream_operator.resources import mirror as mirror_objects
+from millstream_operator.resources import platform as platform_objects
 from millstream_operator.resources import user as user_objects
 from millstream_operator.resources.images import Images, SparkRole
 from millstream_operator.resources.load_job import job
@@ -212,6 +214,7 @@ def test_the_operator_can_do_its_work(policed: Namespace, policed_operator: Kube
         ),
     )
     file = mirror_objects.mirror_file(mirror, [endpoint], endpoint)
+    closed = replace(cluster, spec=with_login(cluster.spec))
     made = [
         cluster_objects.brokers_service(cluster),
         cluster_objects.config_map(cluster, 1, {}, None),
@@ -222,6 +225,8 @@ def test_the_operator_can_do_its_work(policed: Namespace, policed_operator: Kube
         load_objects.service_account(watched.name),
         load_objects.role_binding(watched.name, spark_role(watched)),
         user_objects.secret(user, "open sesame", ""),
+        platform_objects.secret(cluster, platform_objects.PlatformLogin("open sesame", b"salt")),
+        cluster_objects.stateful_set(closed, image="broker", pull_policy="Never"),
     ]
     for manifest in made:
         ensure(operator, manifest)  # new objects

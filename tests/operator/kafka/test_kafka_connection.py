@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import socket
+import threading
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -200,3 +202,31 @@ async def test_slow_write_does_not_fail_because_another_thread_reads(monkeypatch
             await creating.wait()
             assert await asyncio.to_thread(read) == "slow"
             assert await write == {"a": None}
+
+
+def test_a_failed_request_cuts_no_other_on_the_same_connection(shared_broker: InProcessBroker) -> None:
+    admin = KafkaAdmin(shared_broker.bootstrap)
+    begun, goes_on = threading.Event(), threading.Event()
+    clients: list[ClusterClient] = []
+
+    async def slow(client: AdminClient) -> str:
+        clients.append(client.cluster)
+        begun.set()
+        await asyncio.to_thread(goes_on.wait, 60)
+        return await client.cluster_id()
+
+    async def refused(client: AdminClient) -> None:
+        clients.append(client.cluster)
+        raise ApiError(ErrorCode.INVALID_REQUEST)
+
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        found = pool.submit(admin.call, slow)
+        assert begun.wait(60)
+        with pytest.raises(AdminError, match="INVALID_REQUEST"):
+            admin.call(refused)
+        goes_on.set()
+        assert found.result(60) == admin.cluster_id()
+    assert clients[0] is clients[1]
+    assert clients[0] not in admin._uses, "closed once nobody uses it"
+    admin.close()
+    assert admin._uses == {}

@@ -64,10 +64,6 @@ def test_listener_with_authentication_and_access_rules() -> None:
     ("spec", "said"),
     [
         (
-            {"listeners": [{**INSIDE, "authentication": LOGIN}]},
-            "authentication is not available for type Internal",
-        ),
-        (
             {"listeners": [INSIDE, APPS], "authorization": {"type": "Simple"}},
             "authorization: needs authentication in every external listener",
         ),

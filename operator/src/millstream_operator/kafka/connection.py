@@ -90,6 +90,8 @@ class KafkaConnection:
         self._client_id = client_id
         self._lock, self._pauses = threading.Lock(), threading.Lock()
         self._client: ClusterClient | None = None
+        self._uses: dict[ClusterClient, int] = {}
+        """Calls on each client that is open."""
         self._writes = 0
         self._closed = False
         self._failed_until = 0.0
@@ -100,9 +102,14 @@ class KafkaConnection:
         """Close for good: later calls raise AdminError."""
         with self._lock:
             self._closed = True
-            client, self._client = self._client, None
+            client = self._client
         if client is not None:
-            KAFKA.run(client.close())
+            self._drop(client)
+
+    def leave(self) -> None:
+        """Close the connection; whoever still has this object connects again."""
+        if (client := self._client) is not None:
+            self._drop(client)
 
     def retry(self) -> None:
         """Let the next call connect again: a broker has just become ready.
@@ -142,11 +149,15 @@ class KafkaConnection:
                 if time.monotonic() - begun > RETRY_AFTER_S:
                     self._refuse_for_a_while(failure, begun, error)
                 raise AdminError(failure) from error
+            finally:
+                self._release(client)
         raise AssertionError("unreachable")
 
     def _connected(self) -> ClusterClient:
+        """A client, for one call, which releases it."""
         with self._lock:
             if self._client is not None:
+                self._uses[self._client] += 1
                 return self._client
             if self._closed:
                 raise AdminError(f"the connection to {self.bootstrap} is closed: its cluster is gone")
@@ -162,6 +173,7 @@ class KafkaConnection:
                 elif isinstance(error, SecurityFailed):
                     failure = f"no connection to {self.bootstrap}: {error}"
                 self._refuse_for_a_while(failure, begun, error)
+            self._uses[self._client] = 1
             return self._client
 
     def _open(self) -> ClusterClient:
@@ -199,7 +211,21 @@ class KafkaConnection:
         raise AdminError(failure) from cause
 
     def _drop(self, client: ClusterClient) -> None:
+        """Use it no more. Other threads' requests on it are answered before it is closed."""
         with self._lock:
             if self._client is client:
                 self._client = None
-        KAFKA.run(client.close())
+            is_free = self._uses.get(client) == 0
+            if is_free:
+                del self._uses[client]
+        if is_free:
+            KAFKA.run(client.close())
+
+    def _release(self, client: ClusterClient) -> None:
+        with self._lock:
+            self._uses[client] -= 1
+            is_over = self._uses[client] == 0 and self._client is not client
+            if is_over:
+                del self._uses[client]
+        if is_over:
+            KAFKA.run(client.close())

@@ -44,6 +44,13 @@ class AdminPool:
         if admin is not None:
             admin.close()
 
+    def leave(self, bootstrap: str) -> None:
+        """Drop the client of a cluster that has another address now. Work that has begun with it goes on."""
+        with self._lock:
+            admin = self._admins.pop(bootstrap, None)
+        if admin is not None:
+            admin.leave()
+
     def close(self) -> None:
         with self._lock:
             admins, self._admins = self._admins, {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from msgspec import field
 
@@ -11,6 +11,7 @@ from .conditions import Condition
 from .listeners import Listener, NetworkPolicy
 from .maintenance import Maintenance
 from .pods import PodTemplate, Resources
+from .user import Rotate
 
 
 class Storage(Spec, frozen=True):
@@ -81,6 +82,9 @@ class ClusterSpec(Spec, frozen=True):
     authorization: ClusterAuthorization | None = None
     config: dict[str, str] = field(default_factory=dict)
     allowed_namespaces: tuple[str, ...] = ()
+    rotate: Rotate | None = None
+    platform_login: ClassVar[bool] = False
+    """Whether the listener for brokers asks the operator for a login."""
 
     @property
     def internal(self) -> Listener:
@@ -112,6 +116,12 @@ class ClusterSpec(Spec, frozen=True):
         return frozenset((*named, *(name for kind, _, name in principals if kind == "User")))
 
 
+class SpecWithLogin(ClusterSpec, frozen=True):
+    """A spec as the operator carries it out where it logs in (reconcile/cluster/platform.py)."""
+
+    platform_login: ClassVar[bool] = True
+
+
 class BrokerCount(Status, frozen=True):
     desired: int | None = None
     ready: int | None = None
@@ -125,11 +135,20 @@ class ListenerStatus(Status, frozen=True):
     addresses: tuple[str, ...] | None = None
 
 
+class PlatformStatus(Status, frozen=True):
+    """How the operator connects: where, and the Secret with its password. ``internal``: the Internal listener."""
+
+    bootstrap: str
+    secret: str
+    internal: Literal["Open", "Closed"]
+
+
 class ClusterStatus(Status, frozen=True):
     observed_generation: int | None = None
     cluster_id: str | None = None
     brokers: BrokerCount | None = None
     bootstrap: str | None = None
+    platform: PlatformStatus | None = None
     listeners: tuple[ListenerStatus, ...] | None = None
     config_keys: tuple[str, ...] | None = None
     conditions: tuple[Condition, ...] | None = None

@@ -54,6 +54,8 @@ class Reason(StrEnum):
     PODS_REFUSED = "PodsRefused"
     LISTENERS_PENDING = "ListenersPending"
     PLAINTEXT_LISTENER = "PlaintextListener"
+    LISTENER_OPEN = "ListenerOpen"
+    LOGIN_REQUIRED = "LoginRequired"
     ZOOKEEPER_NOT_READY = "ZooKeeperNotReady"
     UPGRADING = "Upgrading"
     OUTSIDE_MAINTENANCE_WINDOW = "OutsideMaintenanceWindow"

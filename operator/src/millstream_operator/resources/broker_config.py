@@ -33,7 +33,9 @@ HTTP_PORT = 9404
 DATA = "/var/lib/millstream"
 CONFIG_FOLDER = "/etc/millstream"
 TLS_FOLDER = "/run/millstream/tls"
+PLATFORM_FOLDER, PLATFORM_FILE = "/run/millstream/platform", "credentials"
 RACKS = "racks.properties"
+OPERATOR_USER = "millstream-operator"
 # The operator's own settings, without which brokers would not work.
 RESERVED_CONFIG = frozenset(
     (
@@ -110,12 +112,35 @@ def broker_config(cluster: Cluster) -> dict[str, str]:
         **_listeners(cluster, {REPLICATION: replication_port(cluster)}),
         **_mechanisms(cluster),
         **certificate_files(cluster, f"{TLS_FOLDER}/broker-${{env:POD_INDEX}}.pem", f"{TLS_FOLDER}/ca.crt"),
+        **_platform(cluster),
         "inter.broker.listener.name": REPLICATION,
         "http.listener": f":{HTTP_PORT}",
     }
     if connect := connect_of(cluster):
         config["zookeeper.connect"] = connect
     return config
+
+
+def _platform(cluster: Cluster) -> dict[str, str]:
+    """The brokers' own listener serves the operator, too, who needs its password there."""
+    if not cluster.spec.platform_login:
+        return {}
+    prefix = f"listener.name.{REPLICATION.lower()}.sasl"
+    return {
+        f"{prefix}.enabled.mechanisms": "SCRAM-SHA-512",
+        f"{prefix}.scram.credentials.location": f"{PLATFORM_FOLDER}/{PLATFORM_FILE}",
+        **_with_operator(cluster),
+    }
+
+
+def _with_operator(cluster: Cluster) -> dict[str, str]:
+    """The operator among the super users, if brokers have access rules."""
+    config = {**cluster.spec.config, **_authorization(cluster)}
+    authorizer, super_users = AUTHORIZATION
+    if authorizer not in config:
+        return {}
+    others = [each for each in config.get(super_users, "").split(";") if each.strip()]
+    return {super_users: ";".join((*others, f"User:{OPERATOR_USER}"))}
 
 
 def _mechanisms(cluster: Cluster) -> dict[str, str]:
@@ -150,10 +175,12 @@ AUTHORIZATION = ("authorizer.class.name", "super.users")
 
 
 def _authorization(cluster: Cluster) -> dict[str, str]:
-    """Clients without authentication have all rights: the operator, mirrors and loads on the Internal listener."""
+    """Clients without authentication have all rights as long as the Internal listener is open: mirrors and loads, and
+    the operator."""
     if (authorization := cluster.spec.authorization) is None:
         return {}
-    everyone = ("ANONYMOUS", *authorization.super_users)
+    is_open = cluster.spec.internal.authentication is None
+    everyone = (*(("ANONYMOUS",) if is_open else ()), *authorization.super_users)
     values = (
         "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         ";".join(f"User:{name}" for name in everyone),
@@ -222,6 +249,8 @@ def user_hash(cluster: Cluster) -> str:
         [kafka_name(one), one.needs_certificate] for one in cluster.spec.listeners if one.is_encrypted
     ]:
         given.append(encrypted)
+    if cluster.spec.platform_login:
+        given.append("platform")
     return digest(given)
 
 
@@ -239,11 +268,11 @@ def listeners_hash(cluster: Cluster) -> str:
 
 
 def _listeners(cluster: Cluster, others: Mapping[str, int]) -> dict[str, str]:
-    """``others``: ports of listeners in plain text that the spec does not have."""
+    """``others``: ports of listeners without TLS that the spec does not have."""
     given = all_listeners(cluster)
     ports = {**{kafka_name(listener): listener.port for listener in given}, **others}
     protocols = {kafka_name(listener): listener.protocol for listener in given}
-    protocols |= dict.fromkeys(others, "PLAINTEXT")
+    protocols |= dict.fromkeys(others, "SASL_PLAINTEXT" if cluster.spec.platform_login else "PLAINTEXT")
     return {
         "listeners": ",".join(f"{name}://:{port}" for name, port in ports.items()),
         "listener.security.protocol.map": ",".join(map(":".join, protocols.items())),

@@ -149,7 +149,11 @@ def certificates_volume(cluster: Cluster) -> list[Manifest]:
     """The volume of brokers with listeners with TLS; "run" is a name that no volume of a user's has."""
     if not cluster.spec.is_encrypted:
         return []
-    return [{"name": "run", "secret": {"secretName": brokers_secret(cluster), "defaultMode": 0o440}}]
+    return [secret_volume("run", brokers_secret(cluster), defaultMode=0o440)]
+
+
+def secret_volume(name: str, secret: str, **options: Any) -> Manifest:
+    return {"name": name, "secret": {"secretName": secret, **options}}
 
 
 def has_certificates(cluster: Cluster, pod: Mapping[str, Any]) -> bool:

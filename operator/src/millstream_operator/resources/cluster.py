@@ -20,10 +20,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ..models import Cluster, Quantity
+from . import platform
 from .broker_config import (
     CONFIG_FOLDER,
     DATA,
     HTTP_PORT,
+    PLATFORM_FILE,
+    PLATFORM_FOLDER,
     RACKS,
     TLS_FOLDER,
     addresses_of,
@@ -34,7 +37,7 @@ from .broker_config import (
     restart_hash,
     user_hash,
 )
-from .certificates import certificates_volume
+from .certificates import certificates_volume, secret_volume
 from .listeners import Addresses, all_listeners, replication_port
 from .owned import (
     RELEASE,
@@ -75,6 +78,11 @@ def bootstrap_of(cluster: Cluster) -> str:
     return f"{cluster.name}-bootstrap.{cluster.namespace}.svc:{cluster.spec.internal.port}"
 
 
+def platform_bootstrap_of(cluster: Cluster) -> str:
+    """The address at which the operator connects first, with its password."""
+    return f"{cluster.name}-bootstrap.{cluster.namespace}.svc:{replication_port(cluster)}"
+
+
 def config_map(
     cluster: Cluster, brokers: int, addresses: Addresses, racks: Mapping[str, str] | None
 ) -> Manifest:
@@ -98,7 +106,10 @@ def brokers_service(cluster: Cluster) -> Manifest:
 
 def bootstrap_service(cluster: Cluster) -> Manifest:
     spec = {"type": "ClusterIP", "selector": selector(cluster)}
-    return service(cluster, f"{cluster.name}-bootstrap", spec, {"kafka": cluster.spec.internal.port})
+    ports = {"kafka": cluster.spec.internal.port}
+    if cluster.spec.platform_login:
+        ports["platform"] = replication_port(cluster)
+    return service(cluster, f"{cluster.name}-bootstrap", spec, ports)
 
 
 def stateful_set(
@@ -134,6 +145,9 @@ def stateful_set(
         container="broker",
         selector=selector(cluster),
     )
+    if cluster.spec.platform_login:
+        is_open = cluster.spec.internal.authentication is None
+        template["metadata"]["annotations"][platform.STAGE] = platform.OPEN if is_open else platform.CLOSED
     template["metadata"]["annotations"] |= {
         TEMPLATE_HASH: digest(template),
         CONFIG_HASH: restart_hash(cluster),
@@ -163,6 +177,12 @@ def stateful_set(
             ],
         },
     }
+
+
+def _credentials_volume(cluster: Cluster) -> Manifest:
+    """Without the passwords: brokers only verify them. Its name is one that no volume of a user's has."""
+    items = [{"key": PLATFORM_FILE, "path": PLATFORM_FILE}]
+    return secret_volume("conf", platform.login_secret(cluster), items=items)
 
 
 def claim_name(cluster: Cluster, broker: int) -> str:
@@ -235,6 +255,11 @@ def _pod_spec(
                         {"name": each["name"], "mountPath": TLS_FOLDER, "readOnly": True}
                         for each in certificates
                     ),
+                    *(
+                        [{"name": "conf", "mountPath": PLATFORM_FOLDER, "readOnly": True}]
+                        if cluster.spec.platform_login
+                        else ()
+                    ),
                 ],
             }
         ],
@@ -242,5 +267,6 @@ def _pod_spec(
             {"name": "config", "configMap": {"name": broker_set_name(cluster)}},
             {"name": "tmp", "emptyDir": {}},
             *certificates,
+            *([_credentials_volume(cluster)] if cluster.spec.platform_login else ()),
         ],
     }

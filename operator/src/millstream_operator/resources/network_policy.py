@@ -1,8 +1,8 @@
 """NetworkPolicies of a Cluster: the peers that may reach its pods.
 
     NAME-brokers     each listener by its networkPolicyPeers, or everybody; the Internal one by brokers and the
-                     operator, too; the brokers' own by brokers; health and metrics by the operator and
-                     spec.networkPolicy.metricsPeers
+                     operator, too; the brokers' own by brokers, and by the operator once it logs in there; health and
+                     metrics by the operator and spec.networkPolicy.metricsPeers
     NAME-zookeeper   clients by brokers and the operator, peers and elections by ZooKeeper's servers
 
 Kubernetes lets a node reach its own pods, so probes need no rule. Outgoing connections are not limited. A policy allows
@@ -40,7 +40,8 @@ def network_policies(cluster: Cluster, operator_namespace: str | None) -> list[M
 def _to_brokers(cluster: Cluster, operator_namespace: str | None) -> list[Manifest]:
     operator = _operator(operator_namespace)
     brokers = _pods(cluster, "broker")
-    rules = [_rule([replication_port(cluster)], [brokers])]
+    platform = operator if cluster.spec.platform_login else []
+    rules = [_rule([replication_port(cluster)], [brokers, *platform])]
     for listener in all_listeners(cluster):
         if peers := _peers(listener.network_policy_peers):
             # brokers from before they had a listener of their own reach each other there

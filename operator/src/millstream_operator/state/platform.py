@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+from millstream_kafka.client.security import Credential, Sasl, Security
+
 from ..kafka.client_config import ClientConfig
 from ..kubernetes.client import Kube
+from ..kubernetes.credentials import SecretCredential
 from ..models import Cluster
+from ..resources.broker_config import OPERATOR_USER
 from ..resources.cluster import bootstrap_of
+from ..resources.platform import MECHANISM
 
 
 def platform_client(kube: Kube, cluster: Cluster) -> ClientConfig:
     """The operator's connections. ``kube``: has the Secrets."""
-    return ClientConfig(bootstrap_of(cluster))
+    platform = cluster.status.platform
+    if platform is None:
+        return ClientConfig(bootstrap_of(cluster))
+    return ClientConfig(platform.bootstrap, with_password(kube, cluster, platform.secret))
+
+
+def with_password(kube: Kube, cluster: Cluster, secret: str, key: str = "password") -> Security:
+    """The operator's login, by the password in that key of the Secret as it is at the time."""
+    where = f"the operator's password for Cluster {cluster.name}"
+    username = Credential(where, "the operator", value=OPERATOR_USER)
+    password = SecretCredential.of(kube, cluster.namespace, secret, key, where)
+    return Security(sasl=Sasl(MECHANISM.label, username, password))

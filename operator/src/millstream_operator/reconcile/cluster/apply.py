@@ -5,6 +5,7 @@ A look takes these steps. Each writes only what differs; what cannot be done yet
     fewer or more brokers                          move replicas, before or after (scaling.py)
     live configuration                             set it on the running brokers (kafka.py)
     ZooKeeper                                      apply and restart its servers, one at a time (ensemble.py)
+    the operator's login                           the stage of the Internal listener (platform.py)
     listeners, configuration, brokers              apply the objects (objects.py)
     restarts                                       one broker at a time, as partitions allow (rolling.py)
 
@@ -28,7 +29,7 @@ from ...state.cache import key_for
 from ...state.context import Services
 from ...state.status import write_status
 from ..common.refused_pods import why_no_pods
-from . import certificates, ensemble
+from . import certificates, ensemble, platform
 from .kafka import View, configure_live, scale, spread
 from .objects import (
     apply_brokers,
@@ -83,6 +84,12 @@ def reconcile_cluster(services: Services, cluster: Cluster) -> float:
         services.upgrade_queue.leave(services.store, key_for(cluster))
         look.problem = problem
         return _report(services, cluster, look, (), NOWHERE)
+    staged = platform.stage(services, cluster, live, lambda: _pods(services, cluster), look.warn)
+    if isinstance(staged, Problem):
+        services.upgrade_queue.leave(services.store, key_for(cluster))
+        look.problem = staged
+        return _report(services, cluster, look, _pods(services, cluster), NOWHERE)
+    cluster = staged
     admin = services.brokers_of(cluster)
     current = live["spec"].get("replicas") if live else None
     view = View(admin) if look.ready else View(None)
@@ -123,6 +130,7 @@ def reconcile_cluster(services: Services, cluster: Cluster) -> float:
     _roll(services, cluster, live, brokers, server_roll, view, look)
     _end(upgrade, look, look.ready >= desired and is_whole(brokers, desired) and serves)
     if not look.busy and look.problem is None:
+        look.busy = platform.rotate(services, cluster)
         spread(cluster, view, look)
     look.strays = view.strays()
     look.busy = look.busy or bool(view.failure)

@@ -229,6 +229,7 @@ def status_of(
         cluster_id=cluster_id,
         brokers=BrokerCount(desired=desired, ready=look.ready),
         bootstrap=build.bootstrap_of(cluster),
+        platform=cluster.status.platform,
         listeners=(listener_status(cluster, outside, hosts) or cluster.status.listeners)
         if external
         else None,

@@ -48,6 +48,19 @@ def find_cluster(
     return cluster
 
 
+def login_problem(cluster: Cluster) -> Problem | None:
+    """Why pods of ours that have no login cannot use a Cluster."""
+    platform = cluster.status.platform
+    if platform is None or platform.internal == "Open":
+        return None
+    return Problem(
+        Reason.LOGIN_REQUIRED,
+        f"Cluster {cluster.name} in namespace {cluster.namespace} asks for a login at its Internal listener, which"
+        " MirrorMakers and BatchLoads do not have yet: name another Cluster; a MirrorMaker may name its address, with"
+        " sasl",
+    )
+
+
 def may_refer(cluster: Cluster, namespace: str) -> bool:
     allowed = cluster.spec.allowed_namespaces
     return namespace == cluster.namespace or "*" in allowed or namespace in allowed

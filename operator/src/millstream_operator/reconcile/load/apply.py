@@ -21,7 +21,7 @@ from ...resources.load_spark_application import spark_application
 from ...state.context import Services
 from ...state.status import write_status
 from ..common.objects import create, ensure
-from ..common.reference import find_cluster
+from ..common.reference import find_cluster, login_problem
 from ..common.volumes import claim_needs_owner
 from . import plan as runs
 from .admission import begin, refusal, scheduled_problem
@@ -126,6 +126,8 @@ def _start(services: Services, load: BatchLoad, runner: Manifest) -> Seen | Prob
     cluster = find_cluster(services, load.namespace, load.spec.cluster_ref)
     if isinstance(cluster, Problem):
         return cluster
+    if (problem := login_problem(cluster)) is not None:
+        return problem
     ensure(services.kube, resources.service_account(load.namespace))
     ensure(services.kube, resources.role_binding(load.namespace, services.spark_role))
     create(services.kube, resources.config_map(load, bootstrap_of(cluster), services.images))

@@ -28,7 +28,7 @@ from ...state.status import write_status
 from ...validation.admission import refusal
 from ..common.objects import NotOurs, delete, ensure, find
 from ..common.pods import is_ready, refused, trouble_of, unscheduled
-from ..common.reference import cluster_key, find_cluster
+from ..common.reference import cluster_key, find_cluster, login_problem
 from . import plan as mirrors
 from . import rules as mirror_rules
 from .promotion import Promotion, is_over, requested
@@ -168,6 +168,8 @@ def _bootstraps(
         cluster = find_cluster(services, mirror.namespace, reference)
         if isinstance(cluster, Problem):
             return cluster
+        if (problem := login_problem(cluster)) is not None:
+            return problem
         found["/".join(cluster_key(mirror.namespace, reference))] = address_of(cluster)
     return found
 

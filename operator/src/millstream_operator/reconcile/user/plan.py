@@ -32,6 +32,7 @@ from ...models.conditions import ConditionType, Reason
 from ...models.problem import Problem, conditions_with, shown
 from ...models.user import AclResource, Part
 from ...models.words import count_of
+from ...resources.broker_config import OPERATOR_USER
 
 ANONYMOUS: Final = "ANONYMOUS"
 """The user of clients without authentication."""
@@ -113,6 +114,10 @@ def reserved(user: User, cluster: Cluster) -> Problem | None:
         return Problem(
             Reason.RESERVED_USER,
             f"{name} is the name of clients without authentication: set another spec.userName",
+        )
+    if name == OPERATOR_USER:
+        return Problem(
+            Reason.RESERVED_USER, f"{name} is the name of the operator itself: set another spec.userName"
         )
     if user.namespace != cluster.namespace and user.kafka_name in cluster.spec.administrators:
         return Problem(

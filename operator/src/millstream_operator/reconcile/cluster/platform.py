@@ -1,0 +1,213 @@
+"""Cluster: the operator's own login, and when the Internal listener may ask for one.
+
+If the spec has `authentication` on the Internal listener, a Cluster whose listener is open gets there without a failed
+request, in two rolls:
+
+    1. brokers ask for a login at the listener for brokers, where the operator's password is valid. They authenticate
+       each other there anyway, so it makes no difference to them
+    2. when every broker does, the operator connects there, and the Internal listener is closed
+
+A new Cluster is closed from its first broker on. One that was closed is not opened again but by its spec. MirrorMakers
+and BatchLoads have no login yet: while some refer to an open Cluster, it stays open, with a warning.
+
+Where a Cluster is on the way stands in the template of its StatefulSet, and each broker's in its pod.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets as randomness
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from msgspec.structs import asdict, replace
+
+from ...kafka.records import AdminError
+from ...kubernetes.client import Kube, KubeError, Manifest
+from ...models import BatchLoad, Cluster, ManifestError, MirrorMaker
+from ...models.cluster import ClusterSpec, PlatformStatus, SpecWithLogin
+from ...models.conditions import Reason
+from ...models.keys import ClusterKey
+from ...models.listeners import Listener
+from ...models.problem import Problem, shown
+from ...resources.cluster import platform_bootstrap_of
+from ...resources.platform import CLOSED, STAGE, PlatformLogin, login_of, login_secret, secret
+from ...state.context import Services
+from ...state.platform import with_password
+from ...state.status import write_status
+from ..common.objects import find
+from ..common.reference import cluster_key
+
+Warn = Callable[[Reason, str], None]
+PASSWORD_BYTES, SALT_BYTES = 24, 16
+
+
+def stage(
+    services: Services,
+    cluster: Cluster,
+    live: Mapping[str, Any] | None,
+    pods: Callable[[], Sequence[Mapping[str, Any]]],
+    warn: Warn,
+) -> Cluster | Problem:
+    """The Cluster as its brokers are to be now, and with the operator's way to them in its status."""
+    before = _stage_of(live)
+    asks = cluster.spec.internal.authentication is not None
+    if not asks and not before:
+        return _connecting(services, cluster, None)
+    login = _login(services, cluster)
+    if isinstance(login, Problem):
+        return login
+    is_ready = all(_stage_of_pod(pod) for pod in pods() if _is_of(pod, live))
+    closes = asks and (live is None or before == CLOSED)
+    if asks and is_ready and not closes:
+        closes = not (waiting := list(_without_login(services, cluster)))
+        if waiting:
+            warn(
+                Reason.LISTENER_OPEN,
+                f"spec.listeners: {cluster.spec.internal.name} is still open, because {shown(waiting, 3)} cannot log in"
+                " yet: delete them, or leave authentication out",
+            )
+    if is_ready:
+        where = PlatformStatus(
+            bootstrap=platform_bootstrap_of(cluster),
+            secret=login_secret(cluster),
+            internal="Closed" if closes else "Open",
+        )
+        cluster = _connecting(services, cluster, where)
+    spec = with_login(cluster.spec)
+    if not closes:
+        spec = replace(spec, listeners=tuple(_opened(one) for one in spec.listeners))
+    return replace(cluster, spec=spec)
+
+
+def with_login(spec: ClusterSpec) -> SpecWithLogin:
+    return SpecWithLogin(**asdict(spec))
+
+
+def rotate(services: Services, cluster: Cluster) -> bool:
+    """Take the next step to another password, if the spec requests one; returns whether more steps follow.
+
+    All brokers are ready.
+    """
+    if cluster.status.platform is None:
+        return False
+    login = _login(services, cluster)
+    if isinstance(login, Problem):
+        return False
+    request = cluster.spec.rotate.request_id if cluster.spec.rotate is not None else ""
+    if login.following:
+        if not _is_valid_everywhere(services, cluster, "next"):
+            return True
+        _write(services.kube, cluster, login.turned())
+        return True
+    if login.previous:
+        _write(services.kube, cluster, login.ended())
+    elif request and request != login.rotated_for:
+        _write(services.kube, cluster, login.begun(_password(), request))
+        return True
+    return False
+
+
+def _stage_of(live: Mapping[str, Any] | None) -> str:
+    """The stage in the template of the brokers' StatefulSet; "" if their listener asks for no login."""
+    if live is None:
+        return ""
+    found: str = (live["spec"]["template"]["metadata"].get("annotations") or {}).get(STAGE, "")
+    return found
+
+
+def _stage_of_pod(pod: Mapping[str, Any]) -> str:
+    found: str = (pod["metadata"].get("annotations") or {}).get(STAGE, "")
+    return found
+
+
+def _is_of(pod: Mapping[str, Any], live: Mapping[str, Any] | None) -> bool:
+    """Whether a pod is a broker's: others may have our labels."""
+    base = pod["metadata"]["name"].rpartition("-")[0]
+    return live is not None and bool(base == live["metadata"]["name"])
+
+
+def _opened(listener: Listener) -> Listener:
+    return replace(listener, authentication=None) if listener.type == "Internal" else listener
+
+
+def _connecting(services: Services, cluster: Cluster, where: PlatformStatus | None) -> Cluster:
+    """Where the operator connects stands in the status before any broker closes another way."""
+    if cluster.status.platform == where:
+        return cluster
+    status = replace(cluster.status, platform=where)
+    before, after = services.address_of(cluster), replace(cluster, status=status)
+    write_status(services, cluster, status)
+    if services.address_of(after) != before:
+        services.admins.leave(before)
+    return after
+
+
+def _login(services: Services, cluster: Cluster) -> PlatformLogin | Problem:
+    """The operator's password, which is generated once."""
+    new = PlatformLogin(_password(), randomness.token_bytes(SALT_BYTES))
+    try:
+        live = find(services.kube, secret(cluster, new))
+        if live is not None:
+            return login_of(live)
+        services.kube.create(secret(cluster, new))
+        return new
+    except ValueError as error:
+        return Problem(Reason.SECRET_INVALID, f"{error}: delete it, and a new one is generated")
+    except KubeError as error:
+        if error.status != 403:
+            raise
+        return Problem(
+            Reason.SECRET_NOT_READABLE,
+            "spec.listeners: authentication of the Internal listener needs a password of the operator's own, and it has"
+            f" no right to Secrets here: set operator.users: true in the chart's values ({error})",
+        )
+
+
+def _write(kube: Kube, cluster: Cluster, login: PlatformLogin) -> None:
+    """Replace the Secret as it was read, and no later version of it."""
+    wanted = secret(cluster, login)
+    live = find(kube, wanted)
+    if live is not None:
+        _replace(kube, live, wanted)
+
+
+def _replace(kube: Kube, live: Manifest, wanted: Manifest) -> None:
+    identity = {key: live["metadata"][key] for key in ("uid", "resourceVersion") if key in live["metadata"]}
+    kube.apply({**wanted, "metadata": {**wanted["metadata"], **identity}})
+
+
+def _password() -> str:
+    return randomness.token_urlsafe(PASSWORD_BYTES)
+
+
+def _is_valid_everywhere(services: Services, cluster: Cluster, key: str) -> bool:
+    """Whether each broker accepts the password in that key: kubelet brings it to them within a minute or two."""
+    assert cluster.status.platform is not None
+    found = services.client_of(cluster)
+    admin = services.admins.new(found.bootstrap)
+    admin.security = with_password(services.kube, cluster, cluster.status.platform.secret, key)
+    try:
+        brokers = admin.brokers().racks
+        return len(brokers) >= cluster.spec.brokers.replicas and admin.held(brokers) is not None
+    except AdminError:
+        return False
+    finally:
+        admin.close()
+
+
+def _without_login(services: Services, cluster: Cluster) -> Iterator[str]:
+    """Resources whose pods connect to the Internal listener, and have no login."""
+    mine = ClusterKey(cluster.namespace, cluster.name)
+    for key in services.store.keys(MirrorMaker.KIND):
+        with contextlib.suppress(ManifestError):
+            mirror = services.store.get(MirrorMaker, key.namespace, key.name)
+            places = [] if mirror is None else [*mirror.spec.sources, mirror.spec.target]
+            references = [one.cluster_ref for one in places if one.cluster_ref is not None]
+            if any(cluster_key(key.namespace, one) == mine for one in references):
+                yield str(key)
+    for key in services.store.keys(BatchLoad.KIND):
+        with contextlib.suppress(ManifestError):
+            load = services.store.get(BatchLoad, key.namespace, key.name)
+            if load is not None and cluster_key(key.namespace, load.spec.cluster_ref) == mine:
+                yield str(key)

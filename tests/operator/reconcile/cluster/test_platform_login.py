@@ -1,0 +1,244 @@
+"""The operator's own login: how an open Cluster is closed, a new one is closed from its start, and another password."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import pytest
+
+from millstream_harness.cluster_looks import INTERNAL, SOON, East, answers, partition
+from millstream_harness.in_memory import stored
+from millstream_harness.manifests import resource
+from millstream_operator.kafka.records import AdminError
+from millstream_operator.kubernetes.client import KubeError
+from millstream_operator.models import Cluster, decode_as
+
+PASSWORDS = {"authentication": {"type": "ScramSha512"}}
+CLOSED = [{**INTERNAL, **PASSWORDS}]
+BOOTSTRAP = "east-bootstrap.ns.svc:9091"
+SECRET = "east-brokers-platform"
+HEALTHY = answers(partition("a", 0, 0, 1, 2))
+
+
+def config(east: East) -> dict[str, str]:
+    text = east.kube.objects["ConfigMap", "east-brokers"]["data"]["server.properties"]
+    return dict(line.split("=", 1) for line in text.splitlines())
+
+
+def protocols(east: East) -> dict[str, str]:
+    return dict(one.split(":") for one in config(east)["listener.security.protocol.map"].split(","))
+
+
+def secret(east: East) -> dict[str, str]:
+    data = east.kube.objects["Secret", SECRET]["data"]
+    return {key: base64.b64decode(value).decode("latin-1") for key, value in data.items()}
+
+
+def connects(east: East) -> tuple[str, bool]:
+    """Where the operator connects, and whether it logs in."""
+    found = east.memory.services.client_of(decode_as(Cluster, east.kube.objects["Cluster", "east"]))
+    return found.bootstrap, found.security is not None
+
+
+def roll(east: East, brokers: int = 3) -> None:
+    """Replace all pods by such of the present template."""
+    for broker in range(brokers):
+        east.kube.objects.pop(("Pod", f"east-brokers-{broker}"), None)
+    east.run(*[True] * brokers)
+
+
+def open_cluster(**spec: Any) -> East:
+    east = East(3, {"clusterId": "id"}, **spec)
+    east.look()
+    east.run(True, True, True)
+    east.look(**HEALTHY)
+    return east
+
+
+def test_a_new_cluster_is_closed_from_its_first_broker_on() -> None:
+    east = East(3, listeners=CLOSED)
+    assert east.look() == SOON
+    assert protocols(east) == {"INTERNAL": "SASL_PLAINTEXT", "REPLICATION-9091": "SASL_PLAINTEXT"}
+    found = config(east)
+    assert found["listener.name.replication-9091.sasl.enabled.mechanisms"] == "SCRAM-SHA-512"
+    where = found["listener.name.replication-9091.sasl.scram.credentials.location"]
+    pod = east.kube.objects["StatefulSet", "east-brokers"]["spec"]["template"]["spec"]
+    (mount,) = (one for one in pod["containers"][0]["volumeMounts"] if one["name"] == "conf")
+    (volume,) = (one for one in pod["volumes"] if one["name"] == "conf")
+    assert where == f"{mount['mountPath']}/{volume['secret']['items'][0]['path']}"
+    assert volume["secret"]["secretName"] == SECRET
+    assert [item["key"] for item in volume["secret"]["items"]] == ["credentials"], "brokers need no password"
+    assert east.status["platform"] == {"bootstrap": BOOTSTRAP, "secret": SECRET, "internal": "Closed"}
+    assert connects(east) == (BOOTSTRAP, True)
+
+
+def test_a_cluster_without_authentication_stays_as_it_was() -> None:
+    east = open_cluster()
+    assert protocols(east) == {"INTERNAL": "PLAINTEXT", "REPLICATION-9091": "PLAINTEXT"}
+    assert ("Secret", SECRET) not in east.kube.objects
+    assert "platform" not in east.status
+    assert connects(east) == ("east-bootstrap.ns.svc:9092", False)
+
+
+def test_the_internal_listener_is_closed_once_every_broker_has_the_operators_login() -> None:
+    east = open_cluster()
+    east.change(3, listeners=CLOSED)
+    east.look(**HEALTHY)
+    assert protocols(east) == {"INTERNAL": "PLAINTEXT", "REPLICATION-9091": "SASL_PLAINTEXT"}
+    assert connects(east) == ("east-bootstrap.ns.svc:9092", False)
+    (_, reason, words) = east.says("RollingUpdate") or ("", "", "")
+    assert (reason, words) == ("Restarting", "restarting east-brokers-1 (ConfigurationChanged); 3 to go")
+    east.run(True, True, True)  # the operator has deleted one pod of the three
+    east.look(**HEALTHY)
+    assert protocols(east)["INTERNAL"] == "PLAINTEXT"
+    roll(east)
+    east.look(**HEALTHY)
+    assert protocols(east) == {"INTERNAL": "SASL_PLAINTEXT", "REPLICATION-9091": "SASL_PLAINTEXT"}
+    assert connects(east) == (BOOTSTRAP, True)
+    order = [(one["kind"], "platform" in one.get("status", {})) for one in east.kube.applied]
+    assert order.index(("Cluster", True)) < order.index(("ConfigMap", False)), "the operator moves first"
+    roll(east)
+    east.look(**HEALTHY)
+    assert east.says("RollingUpdate") is None
+    assert east.status["platform"]["internal"] == "Closed"
+
+
+def test_a_lost_status_opens_nothing() -> None:
+    """Such as one restored from a backup."""
+    east = open_cluster(listeners=CLOSED)
+    assert protocols(east)["INTERNAL"] == "SASL_PLAINTEXT"
+    east.kube.objects["Cluster", "east"]["status"] = {}
+    east.look(**HEALTHY, cluster_id="id")
+    assert protocols(east)["INTERNAL"] == "SASL_PLAINTEXT"
+    assert east.status["platform"]["internal"] == "Closed"
+    assert "ConfigMap" not in east.touched
+
+
+def test_a_listener_that_needs_no_login_any_more_is_opened_and_the_operator_keeps_its_own() -> None:
+    east = open_cluster(listeners=CLOSED)
+    east.change(3, listeners=[INTERNAL])
+    east.look(**HEALTHY)
+    assert protocols(east) == {"INTERNAL": "PLAINTEXT", "REPLICATION-9091": "SASL_PLAINTEXT"}
+    assert east.status["platform"] == {"bootstrap": BOOTSTRAP, "secret": SECRET, "internal": "Open"}
+
+
+@pytest.mark.parametrize(
+    "waiting",
+    [
+        resource(
+            "MirrorMaker",
+            "copy",
+            sources=[{"name": "west", "bootstrap": "west:9092"}],
+            target={"clusterRef": {"name": "east"}},
+            topics={"include": [".*"]},
+        ),
+        resource(
+            "BatchLoad",
+            "daily",
+            clusterRef={"name": "east"},
+            topics=["a"],
+            value={"format": "Binary"},
+            output={"path": "s3a://b/c", "format": "Delta"},
+        ),
+    ],
+)
+def test_a_cluster_that_others_use_without_a_login_stays_open_and_names_them(waiting: dict[str, Any]) -> None:
+    east = open_cluster()
+    east.memory.services.store.put(stored(waiting))
+    east.change(3, listeners=CLOSED)
+    east.look(**HEALTHY)
+    roll(east)
+    east.look(**HEALTHY)
+    assert protocols(east) == {"INTERNAL": "PLAINTEXT", "REPLICATION-9091": "SASL_PLAINTEXT"}
+    assert east.status["platform"]["internal"] == "Open"
+    status, reason, words = east.says("Warning") or ("", "", "")
+    name = waiting["metadata"]["name"]
+    assert (status, reason) == ("True", "ListenerOpen")
+    assert f"internal is still open, because {waiting['kind']} ns/{name} cannot log in yet" in words
+
+
+def test_without_a_right_to_secrets_nothing_changes() -> None:
+    east = open_cluster()
+    before = dict(east.kube.objects["ConfigMap", "east-brokers"]["data"])
+    east.kube.refused["Secret"] = KubeError(403, "Forbidden", "secrets is forbidden")
+    east.change(3, listeners=CLOSED)
+    assert east.look(**HEALTHY) == SOON
+    assert east.kube.objects["ConfigMap", "east-brokers"]["data"] == before
+    status, reason, words = east.says() or ("", "", "")
+    assert (status, reason) == ("False", "SecretNotReadable")
+    assert "set operator.users: true" in words
+
+
+def test_a_malformed_secret_is_named_and_nothing_of_it() -> None:
+    east = open_cluster(listeners=CLOSED)
+    del east.kube.objects["Secret", SECRET]["data"]["salt"]
+    east.look(**HEALTHY)
+    assert east.says() == (
+        "False",
+        "SecretInvalid",
+        f"Secret {SECRET} has no key salt: delete it, and a new one is generated",
+    )
+
+
+def test_a_password_is_generated_once() -> None:
+    east = open_cluster(listeners=CLOSED)
+    before = dict(east.kube.objects["Secret", SECRET]["data"])
+    east.look(**HEALTHY)
+    assert east.kube.objects["Secret", SECRET]["data"] == before
+
+
+def test_another_password_is_used_once_every_broker_accepts_it() -> None:
+    east = open_cluster(listeners=CLOSED)
+    old = secret(east)["password"]
+    east.change(3, listeners=CLOSED, rotate={"requestId": "spring"})
+    assert east.look(**HEALTHY) == SOON
+    begun = secret(east)
+    assert begun["password"] == old
+    assert begun["next"] not in ("", old)
+    assert len(begun["credentials"].splitlines()) == 2
+    for refused in ({"held": AdminError("a broker refuses it")}, {"brokers": AdminError("none answers")}):
+        assert east.look(**{**HEALTHY, **refused}) == SOON
+        assert secret(east) == begun
+    east.look(**HEALTHY)
+    turned = secret(east)
+    assert (turned["password"], turned["previous"]) == (begun["next"], old)
+    assert len(turned["credentials"].splitlines()) == 2, "logins that have begun succeed"
+    east.look(**HEALTHY)
+    assert len(secret(east)["credentials"].splitlines()) == 1
+    assert {"next", "previous"}.isdisjoint(secret(east))
+    after = secret(east)
+    east.look(**HEALTHY)
+    assert secret(east) == after, "once for each request"
+
+
+def test_access_rules_have_the_operator_among_the_super_users_and_nobody_without_a_login() -> None:
+    rules = {"authorization": {"type": "Simple", "superUsers": ["admin"]}}
+    east = open_cluster(**rules)
+    assert config(east)["super.users"] == "User:ANONYMOUS;User:admin"
+    east.change(3, listeners=CLOSED, **rules)
+    east.look(**HEALTHY)
+    assert config(east)["super.users"] == "User:ANONYMOUS;User:admin;User:millstream-operator"
+    roll(east)
+    east.look(**HEALTHY)
+    assert config(east)["super.users"] == "User:admin;User:millstream-operator"
+
+
+def test_super_users_of_the_configuration_get_the_operator_too() -> None:
+    authorizer = {"authorizer.class.name": "kafka.security.authorizer.AclAuthorizer"}
+    east = open_cluster(listeners=CLOSED, config=authorizer)
+    assert config(east)["super.users"] == "User:millstream-operator"
+    east = open_cluster(listeners=CLOSED, config={**authorizer, "super.users": "User:a;"})
+    assert config(east)["super.users"] == "User:a;User:millstream-operator"
+    assert "super.users" not in config(open_cluster(listeners=CLOSED))
+
+
+def test_the_operator_may_reach_the_listener_for_brokers_where_it_logs_in() -> None:
+    east = open_cluster(listeners=CLOSED)
+    ports = {one["name"]: one["port"] for one in _service(east, "east-bootstrap")}
+    assert ports == {"kafka": 9092, "platform": 9091}
+
+
+def _service(east: East, name: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = east.kube.objects["Service", name]["spec"]["ports"]
+    return found
