@@ -86,6 +86,7 @@ DYNAMIC_CONFIG = frozenset(
         "max.connection.creation.rate",
         "max.connections",
         "max.connections.per.ip",
+        "max.connections.per.ip.overrides",
         "max.decompressed.message.bytes",
         "message.max.bytes",
         "min.insync.replicas",
