@@ -36,7 +36,7 @@ class Tried(NamedTuple):
     throttle_ms: int = 0
 
 
-async def attempt(probe: Probe, topic: str, size: int = 10, partition: int = 0) -> Tried:
+async def attempt(probe: Probe, topic: str, partition: int = 0) -> Tried:
     """Raises BrokerError, ApiError."""
     client = probe.client
     try:
@@ -45,7 +45,7 @@ async def attempt(probe: Probe, topic: str, size: int = 10, partition: int = 0) 
         if error.code is REFUSED:
             return Tried(REFUSED, REFUSED)
         raise
-    batch = build_batch([record(b"x" * size)])
+    batch = build_batch([record(b"x")])
     wrote = await client.call_node(leader, produce.BY_NAME, produce_request(topic, batch, acks=1))
     read = await client.call_node(leader, fetch.BY_NAME, fetch_request(topic, 0, max_bytes=1000))
     codes = wrote.responses[0].partition_responses[0].error_code, read.responses[0].partitions[0].error_code
@@ -66,13 +66,13 @@ async def direct(probe: Probe, topic: str, node: int) -> Tried:
     )
 
 
-def once(users: Users, topic: str, size: int = 10) -> Tried | None:
+def once(users: Users, topic: str) -> Tried | None:
     """As PROBER, over new connections; None without an answer."""
 
     async def ask() -> Tried | None:
         async with Probe(users.secured_bootstrap, PROBER, users.login(PROBER).security) as probe:
             with contextlib.suppress(BrokerError, ApiError):
-                return await attempt(probe, topic, size)
+                return await attempt(probe, topic)
         return None
 
     return asyncio.run(ask())
@@ -89,8 +89,17 @@ def is_refused(users: Users) -> bool | None:
 
 
 def throttle_ms(users: Users) -> int:
-    found = once(users, GUARDED, LARGE)
-    return 0 if found is None else found.throttle_ms
+    """PROBER's throttle time after a write; 0 without an answer. It reads nothing: the connection is muted then."""
+
+    async def ask() -> int:
+        async with Probe(users.secured_bootstrap, PROBER, users.login(PROBER).security) as probe:
+            with contextlib.suppress(BrokerError, ApiError):
+                request = produce_request(GUARDED, build_batch([record(b"x" * LARGE)]), acks=1)
+                answer = await probe.client.call_leader(GUARDED, 0, produce.BY_NAME, request)
+                return answer.throttle_time_ms
+        return 0
+
+    return asyncio.run(ask())
 
 
 class Guard:
