@@ -172,6 +172,7 @@ AREAS = {
             "sequence_guard",
             "log_admission_rules",
             "log_index",
+            "log_ordinary_append",
             "log_producer_snapshots",
             "log_producers",
             "log_recovery",

@@ -14,7 +14,8 @@ import pytest
 
 from millstream_broker.log import log as log_module
 from millstream_broker.log import upkeep
-from millstream_broker.log.log import AppendInfo, Log
+from millstream_broker.log.append_info import AppendInfo
+from millstream_broker.log.log import Log
 from millstream_broker.log.manager import LogManager
 from millstream_broker.log.producer_state import ProducerStateManager
 from millstream_harness import log_dirs

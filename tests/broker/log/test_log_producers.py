@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from crc32c import crc32c
 
+from millstream_broker.log.append_info import AppendInfo
 from millstream_broker.log.config import LogConfig
-from millstream_broker.log.log import AppendInfo, Log
+from millstream_broker.log.log import Log
 from millstream_broker.log.producer_state import (
     AppendedBatch,
     ProducerStateEntry,

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from millstream_broker.log.append_info import AppendInfo
 from millstream_broker.log.config import LogConfig
 from millstream_broker.log.epochs import LeaderEpochs
-from millstream_broker.log.log import AppendInfo, Log
+from millstream_broker.log.log import Log
 from millstream_kafka.batch import Record, build_batch
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 

@@ -134,7 +134,7 @@ def test_an_entry_follows_more_than_an_interval_of_bytes(
         position = again.resume_indexing(BASE + resumed)
         assert position == max([at for number, at in entries if number <= resumed], default=0)
         for at, header in again.headers(position):
-            again.add_index_entries(header, at)
+            again.add_index_entries(at, header.size, header.last_offset, header.max_timestamp)
         again.finish()
         assert offset_entries(again) == entries
 

@@ -21,9 +21,10 @@ from hypothesis import strategies as st
 
 from millstream_broker.config.config import BrokerConfig, TopicConfig
 from millstream_broker.coordination import PartitionRecord, TopicRecord
+from millstream_broker.log.append_info import AppendInfo
 from millstream_broker.log.append_origin import AppendOrigin
 from millstream_broker.log.config import LogConfig
-from millstream_broker.log.log import AppendInfo, Log
+from millstream_broker.log.log import Log
 from millstream_broker.log.validator import Admitted
 from millstream_broker.replication.append_queue import AppendQueue
 from millstream_broker.replication.partition import Partition

@@ -15,8 +15,9 @@ import pytest
 
 from millstream_broker.broker import Broker
 from millstream_broker.coordinator.internal_topic import BrokerInternalTopic
+from millstream_broker.log.append_info import AppendInfo
 from millstream_broker.log.append_origin import AppendOrigin
-from millstream_broker.log.log import AppendInfo, Log
+from millstream_broker.log.log import Log
 from millstream_broker.replication.partition import Partition
 from millstream_broker.replication.purgatory import DelayedProduce
 from millstream_broker.topic_rules.internal_topics import OFFSETS_TOPIC

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from millstream_broker.log import truncation
+from millstream_broker.log.append_info import AppendInfo
 from millstream_broker.log.compaction import Compaction
 from millstream_broker.log.folders import STRAY_NOTE
-from millstream_broker.log.log import AppendInfo, Log
+from millstream_broker.log.log import Log
 from millstream_broker.log.segment import Segment
 from millstream_broker.replication.follower import Follower, Outcome
 from millstream_broker.replication.purgatory import Delayed, DelayedProduce, Purgatory

@@ -17,9 +17,10 @@ from time import monotonic_ns
 import pytest
 
 from millstream_broker.config.config import BrokerConfig, TopicConfig
+from millstream_broker.log.append_info import AppendInfo
 from millstream_broker.log.config import LogConfig
 from millstream_broker.log.files import OpenFile
-from millstream_broker.log.log import AppendInfo, Log
+from millstream_broker.log.log import Log
 from millstream_broker.log.segment import Segment
 from millstream_broker.log.state import DeletedError
 from millstream_broker.replication.append_queue import AppendQueue

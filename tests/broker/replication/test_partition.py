@@ -11,8 +11,9 @@ import pytest
 
 from millstream_broker.config.config import BrokerConfig, TopicConfig
 from millstream_broker.coordination import PartitionRecord, TopicRecord
+from millstream_broker.log.append_info import AppendInfo
 from millstream_broker.log.config import LogConfig
-from millstream_broker.log.log import AppendInfo, Log
+from millstream_broker.log.log import Log
 from millstream_broker.replication.append_queue import AppendQueue
 from millstream_broker.replication.partition import Partition
 from millstream_broker.replication.purgatory import DelayedProduce

@@ -31,7 +31,7 @@ from millstream_kafka.protocol.produce import (
     TopicProduceResponse,
 )
 
-from ..log.log import AppendInfo
+from ..log.append_info import AppendInfo
 from ..log.validator import RecordsRefusedError
 from ..network.handlers import Answer, CloseConnection, RequestContext, handler
 from ..network.produce_runs import Run

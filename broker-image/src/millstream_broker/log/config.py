@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from millstream_kafka.batch import LARGEST_RECORD
+from millstream_kafka.compression import Compression
+
+from .index import entries_before_full
 
 FOREVER = 2**63 - 1
 
@@ -39,6 +42,10 @@ class LogConfig:
     """Whether a batch's records must be read before it is appended; otherwise its header suffices."""
     reads_compressed: bool = field(init=False)
     """Whether those of a compressed batch must be."""
+    ordinary_attributes: frozenset[int] = field(init=False)
+    """Attributes of the batches that may be stored as they are, by their headers (see `ordinary_append`)."""
+    least_full_index: int = field(init=False)
+    """Entries with which an index may be full."""
 
     def __post_init__(self) -> None:
         reads = (
@@ -50,6 +57,11 @@ class LogConfig:
         )
         object.__setattr__(self, "reads_records", reads)
         object.__setattr__(self, "reads_compressed", self.max_decompressed_message_bytes < LARGEST_RECORD)
+        stored: frozenset[int] = frozenset()
+        if not reads and self.message_timestamp_type == "CreateTime":
+            stored = frozenset([Compression.NONE] if self.reads_compressed else Compression)
+        object.__setattr__(self, "ordinary_attributes", stored)
+        object.__setattr__(self, "least_full_index", entries_before_full(self.index_size_max_bytes))
 
     @property
     def deletes(self) -> bool:

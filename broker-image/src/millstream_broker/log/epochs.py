@@ -51,6 +51,10 @@ class LeaderEpochs:
     def latest(self) -> int:
         return self.entries[-1][0] if self.entries else UNDEFINED
 
+    def is_latest(self, epoch: int) -> bool:
+        """Whether a batch of this epoch begins no new one."""
+        return bool(self.entries) and self.entries[-1][0] == epoch
+
     def of_last_record(self, log_end_offset: int) -> int:
         """The epoch of the last record, or of the last one that was deleted; a later epoch may have no record yet."""
         for epoch, offset in reversed(self.entries):

@@ -27,6 +27,14 @@ _BLOCK = 128  # entries read at once in a search
 _BEHIND = 32  # so many of them are before the guessed place
 
 
+def entries_before_full(max_bytes: int) -> int:
+    """Entries of the longer index that certainly fit segment.index.bytes.
+
+    One entry of the time index stays free for the largest timestamp at the segment's end.
+    """
+    return max_bytes // TIME_ENTRY.size - 1
+
+
 class SparseIndex:
     """One index file. Entries are pairs; both members ascend.
 

@@ -24,7 +24,6 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from millstream_kafka.batch import (
     HEADER_SIZE,
@@ -36,10 +35,11 @@ from millstream_kafka.batch import (
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 
 from . import epochs, recovery, retention, summaries, timestamps, truncation, validator
+from .append_info import AppendInfo
 from .append_origin import CLIENT, MIRROR, AppendOrigin
 from .config import LogConfig
 from .files import FileCache, FileSlice
-from .segment import TornWriteError
+from .ordinary_append import append_ordinary
 from .snapshot import LogSnapshot
 from .state import Home, LogState
 from .summaries import Summary
@@ -47,15 +47,6 @@ from .validator import Admitted
 
 SAVED_AT_ONCE = 100
 """Most producers whose snapshot a roll writes at once; with more, the flushing thread writes it."""
-
-
-class AppendInfo(NamedTuple):
-    first_offset: int
-    last_offset: int
-    log_append_time: int  # -1 unless message.timestamp.type=LogAppendTime
-    log_start_offset: int
-    duplicate: bool = False
-    """An idempotent producer's retry: the log wrote nothing; the offsets are those of the first attempt."""
 
 
 class Log(LogState):
@@ -132,6 +123,8 @@ class Log(LogState):
         RECORD_LIST_TOO_LARGE if the batches exceed segment.bytes; KAFKA_STORAGE_ERROR. An error leaves the
         log unchanged.
         """
+        if (ordinary := append_ordinary(self, batches, leader_epoch, now_ms)) is not None:
+            return ordinary
         admitted = validator.admit(batches, self.config, now_ms, where=self.segments.path, origin=origin)
         return self.append_admitted(admitted, leader_epoch=leader_epoch, now_ms=now_ms)
 
@@ -156,7 +149,7 @@ class Log(LogState):
             return self._append_unchanged(admitted, now_ms)
         if self.offline is not None or self.truncating:
             # before sequences, because earlier refused batches are missing from them
-            raise self._unless_torn(self._refusal())
+            raise self.unless_torn(self._refusal())
         repeated = self.producers.check(headers)
         if repeated is not None:
             return AppendInfo(
@@ -234,9 +227,7 @@ class Log(LogState):
                 segment = self.segments.active
             segment.append(data, headers)
         except OSError as error:
-            if isinstance(error, TornWriteError):
-                self.offline = error
-            raise self._unless_torn(self.failed(error)) from error
+            raise self.write_failed(error) from error
         self.log_end_offset = last.next_offset
         if last.partition_leader_epoch > self.epochs.latest:
             for header in headers:
@@ -245,15 +236,6 @@ class Log(LogState):
         for header in headers:
             if header.producer_id >= 0:
                 self.producers.update(header, now_ms)
-
-    def _unless_torn(self, refusal: ApiError) -> ApiError:
-        """The refusal of an append; after a torn write another one, as the next start keeps what is whole.
-
-        Then nobody may say that the log has none of them: see `delayed_produce`.
-        """
-        if isinstance(self.offline, TornWriteError):
-            return ApiError(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, refusal.message)
-        return refusal
 
     def assign_leader_epoch(self, epoch: int) -> None:
         """Begin ``epoch`` at the end of the log: this broker leads now.

@@ -32,7 +32,7 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from millstream_kafka.batch import NO_PRODUCER, BatchHeader, advance_sequence
+from millstream_kafka.batch import INT32_MAX, NO_PRODUCER, BatchHeader, advance_sequence
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 
 from .files import write_atomically
@@ -150,6 +150,18 @@ class ProducerStateManager:
         first, last = repeated[0], repeated[-1]
         return AppendedBatch(
             first.first_sequence, last.last_sequence, first.first_offset, last.last_offset, last.timestamp
+        )
+
+    def expects(self, producer_id: int, epoch: int, sequence: int, last_offset_delta: int) -> bool:
+        """Whether a batch certainly is a known producer's next one, and no repeated one: `check` accepts it."""
+        known = self.by_id.get(producer_id)
+        if known is None or known.epoch != epoch or not known.batches:
+            return False
+        batches = known.batches
+        return (
+            sequence == batches[-1].last_sequence + 1
+            and sequence + last_offset_delta <= INT32_MAX
+            and batches[0].first_sequence <= sequence
         )
 
     @staticmethod

@@ -202,7 +202,7 @@ def check_tail(segment: Segment, *, from_offset: int, checksums: bool) -> tuple[
             segment.truncate(end)
     next_offset, end = segment.base_offset, position
     for at, header in segment.headers(position):
-        segment.add_index_entries(header, at)
+        segment.add_index_entries(at, header.size, header.last_offset, header.max_timestamp)
         next_offset, end = header.next_offset, at + header.size
     if end < segment.size:  # only without checksums: the stop was not as clean as claimed
         return check_tail(segment, from_offset=segment.base_offset, checksums=True)[0], False

@@ -33,8 +33,9 @@ from millstream_kafka.batch import (
     skim_records,
 )
 
+from .config import LogConfig
 from .files import FileCache, FileSlice, OpenFile, waiting
-from .index import OFFSET_ENTRY, TIME_ENTRY, SparseIndex
+from .index import OFFSET_ENTRY, TIME_ENTRY, SparseIndex, entries_before_full
 
 SUFFIXES = (".log", ".index", ".timeindex")
 _PENDING_ENTRIES = 16  # written out together; after a crash, as many indexed batches must be verified
@@ -171,8 +172,7 @@ class Segment:
         return max(len(self._offsets_as_stored()), len(self._times_as_stored()))
 
     def is_index_full(self, max_bytes: int) -> bool:
-        # One entry of the time index stays free for the largest timestamp at the end.
-        most = max_bytes // TIME_ENTRY.size - 1
+        most = entries_before_full(max_bytes)
         if self._entries < most:  # neither index has more entries
             return False
         return len(self.offsets) >= max_bytes // OFFSET_ENTRY.size or len(self.times) >= most
@@ -185,20 +185,20 @@ class Segment:
         header = self.header_at(entry[1]) if entry[1] else None
         return header is not None and header.last_offset == self.base_offset + entry[0]
 
-    def add_index_entries(self, header: BatchHeader, position: int) -> None:
-        """Account for one batch at ``position``: largest timestamp, and index entries when they are due."""
-        if header.max_timestamp > self._max_timestamp:
-            self._max_timestamp = header.max_timestamp
-            self._max_timestamp_offset = header.last_offset
+    def add_index_entries(self, position: int, size: int, last_offset: int, max_timestamp: int) -> None:
+        """Account for one batch of ``size`` bytes at ``position``: largest timestamp, and index entries when due."""
+        if max_timestamp > self._max_timestamp:
+            self._max_timestamp = max_timestamp
+            self._max_timestamp_offset = last_offset
         if self._since_index > self.index_interval_bytes:
-            self.offsets.append(header.last_offset - self.base_offset, position)
+            self.offsets.append(last_offset - self.base_offset, position)
             self._entries += 1
             self._add_time_entry()
             self._since_index = 0
             if self.offsets.pending >= _PENDING_ENTRIES:
                 with contextlib.suppress(OSError):  # a full disk fails the log's own writes; these wait
                     self._spill_indexes()
-        self._since_index += header.batch_length + LOG_OVERHEAD
+        self._since_index += size
 
     def _add_time_entry(self) -> None:
         if self._max_timestamp > self._indexed_timestamp:
@@ -223,7 +223,7 @@ class Segment:
         def rebuild() -> None:
             self.resume_indexing(0)
             for position, header in self.headers(0):
-                self.add_index_entries(header, position)
+                self.add_index_entries(position, header.size, header.last_offset, header.max_timestamp)
             self._add_time_entry()
             self._spill_indexes()
 
@@ -436,6 +436,33 @@ class Segment:
     def append(self, data: bytes | bytearray | memoryview, headers: Sequence[BatchHeader]) -> None:
         """Append whole batches. After an OSError the segment is unchanged; TornWriteError if it is not."""
         position = self.size
+        self._write(data)
+        if not position:
+            self._first_timestamp = headers[0].max_timestamp
+        for header in headers:
+            size = header.batch_length + LOG_OVERHEAD
+            self.add_index_entries(position, size, header.last_offset, header.max_timestamp)
+            position += size
+
+    def append_ordinary(self, batch: memoryview, size: int, last_offset: int, max_timestamp: int) -> None:
+        """Append one batch, not the first, as :meth:`append` does: a header is not needed."""
+        position = self.size
+        self._write(batch)
+        self.add_index_entries(position, size, last_offset, max_timestamp)
+
+    def has_ordinary_room(self, size: int, last_offset: int, max_timestamp: int, config: LogConfig) -> bool:
+        """Whether a batch certainly belongs here by `retention.must_roll`, without a look at file or index."""
+        start = self._first_timestamp
+        return (
+            0 < self.size <= config.segment_bytes - size
+            and self._entries < config.least_full_index
+            and start >= 0
+            and max_timestamp - start <= config.segment_ms
+            and last_offset - self.base_offset <= INT32_MAX
+        )
+
+    def _write(self, data: bytes | bytearray | memoryview) -> None:
+        position = self.size
         file = self._files.get(self._log_path)
         try:
             file.pwrite(data, position)
@@ -446,11 +473,6 @@ class Segment:
                 raise TornWriteError(*error.args) from error
             raise
         self.size = position + len(data)
-        if not position:
-            self._first_timestamp = headers[0].max_timestamp
-        for header in headers:
-            self.add_index_entries(header, position)
-            position += header.batch_length + LOG_OVERHEAD
 
     def sync(self) -> None:
         """Blocking, any thread: afterwards, log and indexes are on disk.

@@ -25,6 +25,7 @@ from .epochs import LeaderEpochs
 from .files import is_failure
 from .folders import STRAY_NOTE
 from .producer_state import ProducerStateManager
+from .segment import TornWriteError
 from .segments import Segments
 from .sequence_guard import SequenceGuard
 
@@ -206,6 +207,21 @@ class LogState:
         self.durability.offset = min(self.flushed_offset, end)
         self.first_dirty_offset = min(self.first_dirty_offset, end)
         self.producers = producers
+
+    def write_failed(self, error: OSError) -> ApiError:
+        """The refusal of an append whose write has failed."""
+        if isinstance(error, TornWriteError):
+            self.offline = error
+        return self.unless_torn(self.failed(error))
+
+    def unless_torn(self, refusal: ApiError) -> ApiError:
+        """The refusal of an append; after a torn write another one, as the next start keeps what is whole.
+
+        Then nobody may say that the log has none of them: see `delayed_produce`.
+        """
+        if isinstance(self.offline, TornWriteError):
+            return ApiError(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, refusal.message)
+        return refusal
 
     def forget_epochs_from(self, offset: int) -> None:
         with self.durability.lock:

@@ -23,8 +23,9 @@ from millstream_kafka.protocol.fetch import FetchPartition, PartitionData
 from millstream_kafka.topic_partition import TopicPartition
 
 from ..coordination import PartitionRecord, TopicRecord
+from ..log.append_info import AppendInfo
 from ..log.directory import describe
-from ..log.log import AppendInfo, Log
+from ..log.log import Log
 from .divergence import truncation_offset
 from .log_starts import LogStarts
 from .purgatory import DelayedProduce, Purgatory, repeated

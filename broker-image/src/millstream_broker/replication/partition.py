@@ -34,8 +34,9 @@ from millstream_process import supervision
 from ..config.config import TopicConfig
 from ..config.config_types import LONG_MAX
 from ..coordination import PartitionRecord, TopicRecord
+from ..log.append_info import AppendInfo
 from ..log.append_origin import CLIENT, COORDINATOR, MIRROR, AppendOrigin
-from ..log.log import AppendInfo, Log
+from ..log.log import Log
 from ..log.validator import Admitted, admit_mirrored
 from ..topic_rules.mirrored_topics import EPOCHS_ABOVE, check_start, far_above, read_only
 from .append_queue import AppendQueue

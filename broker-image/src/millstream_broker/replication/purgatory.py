@@ -18,7 +18,8 @@ from typing import Any, TypeVar
 from millstream_kafka.batch import validate
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 
-from ..log.log import AppendInfo, Log
+from ..log.append_info import AppendInfo
+from ..log.log import Log
 
 D = TypeVar("D", bound="Delayed")
 
