@@ -72,7 +72,7 @@ def test_it_closes_the_connection_and_says_why(broker: InProcessBroker, sent: by
     with Wire(broker.bootstrap) as wire, Wire(broker.bootstrap) as other:
         wire.socket.sendall(sent)
         assert wire.is_closed()
-        peer = f":{wire.socket.getsockname()[1]}: "
+        peer = f":{wire.socket.getsockname()[1]} "
         (line,) = (line for line in broker.said()[before:].splitlines() if peer in line)
         assert said in line
         other.call(api_versions.API, 3, api_versions.ApiVersionsRequest("a", "b"))

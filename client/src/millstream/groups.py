@@ -10,6 +10,7 @@ from typing import Any, Final
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 
+from millstream.commit_metadata import metadata_of
 from millstream.connection import REQUEST_TIMEOUT_S, Cluster, kafka_errors, outcomes, results
 from millstream.errors import Failed, UnknownGroup
 from millstream.topics import list_offsets
@@ -144,7 +145,7 @@ def committed_by_group(cluster: Cluster, names: Iterable[str]) -> dict[str, dict
 def _is_mark(position: TopicPartition) -> bool:
     """Whether this is the operator's mark about resets of the group: no consumer reads there."""
     where = position.topic, position.partition
-    return where == MARK_PARTITION and (position.metadata or "").startswith(MARK_PREFIX)
+    return where == MARK_PARTITION and metadata_of(position).startswith(MARK_PREFIX)
 
 
 def commit_offsets(cluster: Cluster, name: str, offsets: Mapping[tuple[str, int], int]) -> None:

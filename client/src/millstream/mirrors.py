@@ -19,6 +19,7 @@ from typing import Any
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicCollection
 from confluent_kafka.admin import ConfigResource, ResourceType
 
+from millstream.commit_metadata import metadata_of
 from millstream.connection import REQUEST_TIMEOUT_S, Cluster, kafka_errors, results
 from millstream.errors import BadInput, UnknownGroup
 from millstream.topics import kafka_id, watermarks
@@ -208,17 +209,9 @@ def _progress_of(cluster: Cluster, group: str) -> dict[Where, _Progress]:
     )
     found = {}
     for at in results(asked)[group].topic_partitions:
-        if at.offset >= 0 and (progress := _read(at.offset, _metadata(at))) is not None:
+        if at.offset >= 0 and (progress := _read(at.offset, metadata_of(at))) is not None:
             found[at.topic, at.partition] = progress
     return found
-
-
-def _metadata(at: Any) -> str:
-    """The metadata of a committed position. confluent-kafka does not know its length: other memory follows it."""
-    try:
-        return at.metadata or ""
-    except UnicodeDecodeError as error:
-        return error.object.decode(errors="replace")
 
 
 def _read(offset: int, metadata: str) -> _Progress | None:

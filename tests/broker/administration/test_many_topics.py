@@ -16,7 +16,7 @@ from millstream_broker.config.config_keys import TOPIC_KEYS
 from millstream_broker.controller.driver import REMOVALS_AT_ONCE
 from millstream_broker.coordination.stores.file import FileStore
 from millstream_broker.log.manager import LogManager
-from millstream_broker.replication.manager import ReplicaManager
+from millstream_broker.replication.roles import Roles
 from millstream_broker.runtime import slices
 from millstream_harness.coordination_file import nodes_in
 from millstream_harness.in_process import connected, running
@@ -47,8 +47,8 @@ class Counts:
         self._is_counted = False
         monkeypatch.setattr(FileStore, "_append", self._counted("writes", FileStore._append))
         monkeypatch.setattr(LogManager, "remove_deleted", self._counted("passes", LogManager.remove_deleted))
-        monkeypatch.setattr(ReplicaManager, "_assume", self._by_turn(self.begun, ReplicaManager._assume))
-        monkeypatch.setattr(ReplicaManager, "_stop", self._by_turn(self.stopped, ReplicaManager._stop))
+        monkeypatch.setattr(Roles, "assume", self._by_turn(self.begun, Roles.assume))
+        monkeypatch.setattr(Roles, "stop", self._by_turn(self.stopped, Roles.stop))
 
     def _counted(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any) -> Any:

@@ -13,9 +13,13 @@ from millstream_broker.config.config_keys import BROKER_KEYS, TOPIC_KEYS
 from millstream_broker.config.config_types import INT_MAX, LONG_MAX, Key, as_text
 
 OURS: Final = (
+    "audit.log",
+    "audit.log.max.bytes",
+    "audit.log.max.per.second",
     "http.listener",
     "log.format",
     "log.stray.retention.ms",
+    "sasl.scram.credentials.location",
     "shutdown.drain.ms",
     "unclean.coordination.enable",
     "zookeeper.sasl.jaas.config",

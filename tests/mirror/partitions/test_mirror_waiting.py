@@ -6,6 +6,7 @@ import functools
 import json
 import sys
 import time
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -59,7 +60,10 @@ MODES: dict[str, dict[str, str]] = {"Identity": {}, "Aggregate": {"naming": "Pre
 """Both at once: with the prefix, their topics differ."""
 
 
-def name(partition: int = 0, topic_id: str = "old") -> TaskName:
+OLD, NEW = (str(uuid.UUID(int=number)) for number in (1, 2))
+
+
+def name(partition: int = 0, topic_id: str = OLD) -> TaskName:
     return TaskName("orders", "orders", topic_id, partition)
 
 
@@ -77,7 +81,7 @@ def test_wait_lasts_until_partition_is_mirrored() -> None:
 def test_wait_of_recreated_topic_begins_anew() -> None:
     waits = Waits()
     waits.observe({name(): no_leader("source")}, 100.0)
-    waits.observe({name(topic_id="new"): no_leader("source")}, 140.0)
+    waits.observe({name(topic_id=NEW): no_leader("source")}, 140.0)
     assert waits.since(30, 150.0) == {}
 
 

@@ -277,7 +277,7 @@ def test_the_services_of_an_external_listener_are_as_its_user_says(
     namespace.apply(cluster(listeners=[internal, external]))
     found = namespace.wait_condition("cluster", "default", status="False", reason="BrokersStarting")
     shown = {"bootstrap": "kafka.example.com:9094", "addresses": ["broker-0.example.com:9094"]}
-    assert found["status"]["listeners"] == [{"name": "external", **shown}]
+    assert found["status"]["listeners"] == [{"name": "external", "protocol": "PLAINTEXT", **shown}]
     for name in ("default-external-0", "default-external-all"):
         spec = namespace.get("service", name)["spec"]
         assert spec["loadBalancerSourceRanges"] == ["192.0.2.0/24"]

@@ -18,7 +18,7 @@ _BEGINNINGS = {
         *("delegation.token.", "sasl.kerberos.", "sasl.login.", "sasl.client."),
     ),
     "this broker has no such setting of OAUTHBEARER": (
-        "sasl.oauthbearer.header.",
+        *("sasl.oauthbearer.header.", "sasl.oauthbearer.scope="),
         *("sasl.oauthbearer.token.", "sasl.oauthbearer.client.", "sasl.oauthbearer.assertion."),
         *("sasl.oauthbearer.jwt.", "sasl.oauthbearer.iat."),
     ),
@@ -55,6 +55,6 @@ _BEGINNINGS = {
 def why_without_effect(name: str) -> str | None:
     """The reason why one of Kafka's keys has no effect here; None for a key that is not listed."""
     for reason, beginnings in _BEGINNINGS.items():
-        if name.startswith(beginnings):
+        if f"{name}=".startswith(beginnings):  # with "=", a beginning is a whole name
             return reason
     return None

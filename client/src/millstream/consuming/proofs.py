@@ -15,6 +15,7 @@ from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
+from millstream.commit_metadata import metadata_of
 from millstream.consuming.clock import now
 from millstream.consuming.lease import RENEW_EVERY, Lease
 from millstream.consuming.stream import MessageStream
@@ -69,7 +70,7 @@ class Proofs:
 
     def reported(self, error: KafkaError | None, partitions: Collection[TopicPartition]) -> bool:
         """Handle librdkafka's report of a commit; returns whether the commit was one of these requests."""
-        metadata = next((at.metadata for at in partitions), None) or ""
+        metadata = next((metadata_of(at) for at in partitions), "")
         if not metadata.startswith(MARK):
             return False
         number = int(metadata.removeprefix(MARK).partition(" ")[0])
