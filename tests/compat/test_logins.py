@@ -191,7 +191,7 @@ CLIENTS = [
             "forbidden-topic": ".*Broker: Topic authorization failed.*",
             "forbidden-group": ".*Group authorization failed.*",
         },
-        # It ends with its connection. By SCRAM, librdkafka before 2.6.1, as in Debian 12, repeats a part of the nonce.
+        # It ends with its connection. By SCRAM, librdkafka 2.0.2 of Debian 12 repeats a part of the nonce.
         logins=("plain", "certificate"),
         keeps_sessions=False,
     ),
