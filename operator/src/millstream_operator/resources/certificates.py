@@ -38,7 +38,7 @@ from ..certificates.plan import Published, Target, Wanted
 from ..models import Cluster, Listener
 from .broker_config import broker_set_name, pod_name
 from .listeners import Address, Addresses, broker_host, external_listeners, external_service_name
-from .owned import Manifest, metadata
+from .owned import Manifest, opaque_secret, secret_reference
 
 ROTATED_FOR: Final = "millstream.dev/rotated-for"
 AUTHORITIES: Final = "millstream.dev/authorities"
@@ -62,11 +62,6 @@ def trust_secret(cluster: Cluster) -> str:
 
 def brokers_secret(cluster: Cluster) -> str:
     return f"{broker_set_name(cluster)}-tls"
-
-
-def reference(cluster: Cluster, name: str) -> Manifest:
-    """A Secret, identified by its names and owner."""
-    return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata(cluster, name)}
 
 
 def wanted(cluster: Cluster, names: Mapping[int, frozenset[str]], *, rotate: bool) -> Wanted:
@@ -257,7 +252,9 @@ def authority_manifest(cluster: Cluster, target: Target, rotated_for: str) -> Ma
     values: dict[str, bytes] = {}
     for name, each in zip(("ca", "next"), target.authorities, strict=False):
         values |= {f"{name}.crt": pem_of(each.chain), f"{name}.key": each.key}
-    return _secret(cluster, authority_secret(cluster), values, {ROTATED_FOR: rotated_for})
+    return opaque_secret(
+        secret_reference(cluster, authority_secret(cluster)), values, {ROTATED_FOR: rotated_for}
+    )
 
 
 def trust_manifest(cluster: Cluster, target: Target) -> Manifest:
@@ -269,22 +266,14 @@ def trust_manifest(cluster: Cluster, target: Target) -> Manifest:
         for each in target.published
     }
     annotations = {AUTHORITIES: json.dumps(times, separators=(",", ":"))}
-    return _secret(cluster, trust_secret(cluster), {CA: pem_of(target.trusted)}, annotations)
+    return opaque_secret(
+        secret_reference(cluster, trust_secret(cluster)), {CA: pem_of(target.trusted)}, annotations
+    )
 
 
 def brokers_manifest(cluster: Cluster, target: Target) -> Manifest:
     values = {f"broker-{broker}.pem": each.pem() for broker, each in target.certificates.items()}
     # the authorities first: a broker that serves a new certificate has read them, wherever files are written in order
-    return _secret(cluster, brokers_secret(cluster), {CA: pem_of(target.trusted), **values}, {})
-
-
-def _secret(
-    cluster: Cluster, name: str, values: Mapping[str, bytes], annotations: Mapping[str, str]
-) -> Manifest:
-    manifest = reference(cluster, name)
-    return {
-        **manifest,
-        "metadata": {**manifest["metadata"], "annotations": dict(annotations)},
-        "type": "Opaque",
-        "data": {key: base64.b64encode(value).decode() for key, value in values.items()},
-    }
+    return opaque_secret(
+        secret_reference(cluster, brokers_secret(cluster)), {CA: pem_of(target.trusted), **values}, {}
+    )

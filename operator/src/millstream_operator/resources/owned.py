@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import functools
 import hashlib
 from collections.abc import Mapping
@@ -88,6 +89,23 @@ def metadata(cluster: Cluster, name: str, component: str = "broker") -> Manifest
         "name": name,
         "labels": labels(cluster, component),
         "ownerReferences": [owner],
+    }
+
+
+def secret_reference(cluster: Cluster, name: str) -> Manifest:
+    """A Secret of the Cluster, identified by its names and owner."""
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata(cluster, name)}
+
+
+def opaque_secret(
+    reference: Manifest, values: Mapping[str, bytes], annotations: Mapping[str, str]
+) -> Manifest:
+    """A Secret. ``reference``: its manifest without values, which identifies it."""
+    return {
+        **reference,
+        "metadata": {**reference["metadata"], "annotations": dict(annotations)},
+        "type": "Opaque",
+        "data": {key: base64.b64encode(value).decode() for key, value in values.items()},
     }
 
 

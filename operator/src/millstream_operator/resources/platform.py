@@ -19,7 +19,7 @@ from millstream_kafka.scram_mechanism import ScramMechanism
 
 from ..models import Cluster
 from .broker_config import OPERATOR_USER, PLATFORM_FILE, broker_set_name
-from .owned import Manifest, metadata
+from .owned import Manifest, opaque_secret, secret_reference
 from .user import ROTATED_FOR, rotated_for
 
 MECHANISM: Final = ScramMechanism.SCRAM_SHA_512
@@ -67,14 +67,9 @@ def secret(cluster: Cluster, login: PlatformLogin) -> Manifest:
         **({"next": login.following.encode()} if login.following else {}),
         **({"previous": login.previous.encode()} if login.previous else {}),
     }
-    described = metadata(cluster, login_secret(cluster))
-    return {
-        "apiVersion": "v1",
-        "kind": "Secret",
-        "metadata": {**described, "annotations": {ROTATED_FOR: login.rotated_for}},
-        "type": "Opaque",
-        "data": {key: base64.b64encode(value).decode() for key, value in values.items()},
-    }
+    return opaque_secret(
+        secret_reference(cluster, login_secret(cluster)), values, {ROTATED_FOR: login.rotated_for}
+    )
 
 
 def login_of(live: Mapping[str, Any]) -> PlatformLogin:

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from ..certificates.issuing import Issued, pem_of, read_issued
 from ..models import API_VERSION, User
-from .owned import CLUSTER_LABEL, MANAGED_BY
+from .owned import CLUSTER_LABEL, MANAGED_BY, opaque_secret
 
 Manifest = dict[str, Any]
 ROTATED_FOR: Final = "millstream.dev/rotated-for"
@@ -55,35 +55,24 @@ def reference(user: User) -> Manifest:
 
 def secret(user: User, password: str, rotated_for: str) -> Manifest:
     """The Secret with a password; ``rotated_for`` is "" without a rotation."""
-    manifest = reference(user)
     values = {
         "username": user.user_name,
         "password": password,
         "sasl.jaas.config": jaas_config(user.user_name, password),
     }
-    return {
-        **manifest,
-        "metadata": {**manifest["metadata"], "annotations": {ROTATED_FOR: rotated_for}},
-        "type": "Opaque",
-        "data": {key: base64.b64encode(value.encode()).decode() for key, value in values.items()},
-    }
+    encoded = {key: value.encode() for key, value in values.items()}
+    return opaque_secret(reference(user), encoded, {ROTATED_FOR: rotated_for})
 
 
 def certificate_secret(user: User, issued: Issued, trusted: bytes, rotated_for: str) -> Manifest:
     """The Secret with a certificate; ``trusted``: the authorities of the Cluster."""
-    manifest = reference(user)
     values = {
         "user.crt": pem_of(issued.chain),
         "user.key": issued.key,
         "user.pem": issued.pem(),
         "ca.crt": trusted,
     }
-    return {
-        **manifest,
-        "metadata": {**manifest["metadata"], "annotations": {ROTATED_FOR: rotated_for}},
-        "type": "Opaque",
-        "data": {key: base64.b64encode(value).decode() for key, value in values.items()},
-    }
+    return opaque_secret(reference(user), values, {ROTATED_FOR: rotated_for})
 
 
 def certificate_of(live: Mapping[str, Any] | None) -> Issued | None:

@@ -20,7 +20,7 @@ from ...models import Cluster
 from ...models.conditions import ConditionType, Reason
 from ...models.problem import Problem
 from ...resources import certificates as build
-from ...resources.owned import digest
+from ...resources.owned import digest, secret_reference
 from ...state.context import Services
 from ..common.objects import NotOurs, bring, find
 from ..common.report import tell
@@ -46,7 +46,7 @@ def apply_certificates(
                 f"spec.brokers.replicas: at most {build.MOST_BROKERS} brokers can have listeners with TLS",
             )
         live = {
-            name: find(services.kube, build.reference(cluster, name))
+            name: find(services.kube, secret_reference(cluster, name))
             for name in (
                 build.authority_secret(cluster),
                 build.trust_secret(cluster),
