@@ -24,6 +24,7 @@ from ...resources.owned import digest, secret_reference
 from ...state.context import Services
 from ..common.objects import NotOurs, bring, find
 from ..common.report import tell
+from ..common.secrets import not_readable
 
 SERVED_WITHIN = timedelta(minutes=10)
 """Longest time until brokers serve what was issued: Kubernetes updates mounted Secrets within two minutes."""
@@ -80,12 +81,7 @@ def _problem(error: _Unusable | NotOurs | KubeError) -> Problem:
         return Problem(error.reason, str(error))
     if isinstance(error, NotOurs):
         return Problem(Reason.OBJECT_NOT_OURS, str(error))
-    if error.status != 403:
-        raise error
-    return Problem(
-        Reason.SECRET_NOT_READABLE,
-        f"the operator has no right to Secrets here: set operator.users: true in the chart's values ({error})",
-    )
+    return not_readable(error)
 
 
 def _apply(

@@ -23,7 +23,7 @@ from typing import Any
 from msgspec.structs import asdict, replace
 
 from ...kafka.records import AdminError
-from ...kubernetes.client import Kube, KubeError, Manifest
+from ...kubernetes.client import Kube, KubeError
 from ...models import BatchLoad, Cluster, ManifestError, MirrorMaker
 from ...models.cluster import ClusterSpec, PlatformStatus, SpecWithLogin
 from ...models.conditions import Reason
@@ -35,6 +35,7 @@ from ...resources.platform import CLOSED, STAGE, PlatformLogin, login_of, login_
 from ...state.context import Services
 from ...state.platform import with_password
 from ...state.status import write_status
+from ..common import secrets
 from ..common.objects import find
 from ..common.reference import cluster_key
 
@@ -155,12 +156,9 @@ def _login(services: Services, cluster: Cluster) -> PlatformLogin | Problem:
     except ValueError as error:
         return Problem(Reason.SECRET_INVALID, f"{error}: delete it, and a new one is generated")
     except KubeError as error:
-        if error.status != 403:
-            raise
-        return Problem(
-            Reason.SECRET_NOT_READABLE,
-            "spec.listeners: authentication of the Internal listener needs a password of the operator's own, and it has"
-            f" no right to Secrets here: set operator.users: true in the chart's values ({error})",
+        return secrets.not_readable(
+            error,
+            "spec.listeners: authentication of the Internal listener needs a password of the operator's own, and it has",
         )
 
 
@@ -169,12 +167,7 @@ def _write(kube: Kube, cluster: Cluster, login: PlatformLogin) -> None:
     wanted = secret(cluster, login)
     live = find(kube, wanted)
     if live is not None:
-        _replace(kube, live, wanted)
-
-
-def _replace(kube: Kube, live: Manifest, wanted: Manifest) -> None:
-    identity = {key: live["metadata"][key] for key in ("uid", "resourceVersion") if key in live["metadata"]}
-    kube.apply({**wanted, "metadata": {**wanted["metadata"], **identity}})
+        secrets.replace(kube, live, wanted)
 
 
 def _password() -> str:

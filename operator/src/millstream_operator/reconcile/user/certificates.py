@@ -19,6 +19,7 @@ from ...resources import certificates as of_cluster
 from ...resources.user import certificate_of, certificate_secret, reference, rotated_for, version_of
 from ...state.context import Services
 from ..common.objects import NotOurs, bring, find
+from ..common.secrets import not_readable
 from .plan import Password
 
 
@@ -29,12 +30,7 @@ def certificate_for(services: Services, user: User, cluster: Cluster) -> Passwor
     except NotOurs as error:
         return Problem(Reason.OBJECT_NOT_OURS, str(error))
     except KubeError as error:
-        if error.status != 403:
-            raise
-        return Problem(
-            Reason.SECRET_NOT_READABLE,
-            f"the operator has no right to Secrets here: set operator.users: true in the chart's values ({error})",
-        )
+        return not_readable(error)
 
 
 def _certificate(services: Services, user: User, cluster: Cluster) -> Password | Problem:

@@ -7,15 +7,15 @@ the password in one step, says for which. A Secret that was deleted is generated
 from __future__ import annotations
 
 import secrets as randomness
-from typing import Any
 
-from ...kubernetes.client import KubeError, Manifest
+from ...kubernetes.client import KubeError
 from ...models import User
 from ...models.conditions import Reason
 from ...models.problem import PAUSED, Problem, is_paused
 from ...resources.user import password_of, reference, rotated_for, secret, version_of
 from ...state.context import Services
 from ..common.objects import NotOurs, find
+from ..common.secrets import not_readable, replace
 from .plan import Password
 
 BYTES = 24
@@ -32,12 +32,7 @@ def password_for(services: Services, user: User) -> Password | Problem:
         advice = "; delete it, and a new one is generated" if user.generates_password else ""
         return Problem(Reason.SECRET_INVALID, f"{error}{advice}")
     except KubeError as error:
-        if error.status != 403:
-            raise
-        return Problem(
-            Reason.SECRET_NOT_READABLE,
-            f"the operator has no right to Secrets here: set operator.users: true in the chart's values ({error})",
-        )
+        return not_readable(error)
 
 
 def _own(services: Services, user: User) -> Password | Problem:
@@ -64,15 +59,9 @@ def _generated(services: Services, user: User) -> Password | Problem:
     elif live is None:
         live = services.kube.create(secret(user, _new(), request))
     elif request and request not in (rotated_for(live), user.status.rotated_for):
-        live = services.kube.apply(_replacing(live, secret(user, _new(), request)))
+        live = replace(services.kube, live, secret(user, _new(), request))
     return Password(password_of(live, "password"), version_of(live), user.name, rotated_for(live) or None)
 
 
 def _new() -> str:
     return randomness.token_urlsafe(BYTES)
-
-
-def _replacing(live: Manifest, wanted: Manifest) -> dict[str, Any]:
-    """The manifest, to replace this very Secret and no later version of it."""
-    identity = {key: live["metadata"][key] for key in ("uid", "resourceVersion") if key in live["metadata"]}
-    return {**wanted, "metadata": {**wanted["metadata"], **identity}}
