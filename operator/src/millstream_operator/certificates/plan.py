@@ -130,7 +130,7 @@ def plan(found: Found, wanted: Wanted, now: datetime) -> Target:
 
 def _authorities(found: Found, wanted: Wanted, now: datetime) -> tuple[list[Issued], bool]:
     """Those that are valid, the newest last; and whether it is new because the user wants a new one."""
-    usable = [each for each in found.authorities if _lasts(each, now)][-2:]
+    usable = [each for each in found.authorities if lasts(each, now)][-2:]
     if wanted.new_authority is None:
         if not usable:
             raise NoAuthority
@@ -141,7 +141,8 @@ def _authorities(found: Found, wanted: Wanted, now: datetime) -> tuple[list[Issu
     return usable, False
 
 
-def _lasts(issued: Issued, now: datetime) -> bool:
+def lasts(issued: Issued, now: datetime) -> bool:
+    """Whether it is valid, and not about to expire."""
     return issued.is_valid(now) and issued.ends_at - now > MARGIN
 
 
@@ -219,7 +220,7 @@ def _must_replace(
 ) -> bool:
     certificate = there.certificate
     return (
-        not _lasts(there, now)
+        not lasts(there, now)
         or certificate.subject != subject
         or not names <= names_of(certificate)
         or not any(has_issued(each, certificate) for each in known)
@@ -229,10 +230,15 @@ def _must_replace(
 def _should_replace(
     there: Issued, issuer: Issued, newest: Issued, since: datetime, now: datetime, life: timedelta
 ) -> bool:
-    if not _is_of(issuer, there):
-        return True
     if issuer is not newest and there.issued_at < since:
         return True  # shows that brokers have read that they trust the newest authority
+    return is_due(there, issuer, now, life)
+
+
+def is_due(there: Issued, issuer: Issued, now: datetime, life: timedelta) -> bool:
+    """Whether this authority should issue a certificate again; one that ends no later would gain nothing."""
+    if not _is_of(issuer, there):
+        return True
     return there.renewal_at <= now and min(now + life, issuer.ends_at) > there.ends_at
 
 

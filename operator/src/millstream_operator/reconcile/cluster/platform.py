@@ -158,7 +158,8 @@ def _login(services: Services, cluster: Cluster) -> PlatformLogin | Problem:
     except KubeError as error:
         return secrets.not_readable(
             error,
-            "spec.listeners: authentication of the Internal listener needs a password of the operator's own, and it has",
+            "spec.listeners: authentication of the Internal listener needs a password of the operator's own,"
+            " and it has",
         )
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from ...certificates.issuing import Issued, fingerprint, has_issued, issue, named
-from ...certificates.plan import MARGIN
+from ...certificates.issuing import Issued, fingerprint, issue, named
+from ...certificates.plan import is_due, lasts
 from ...kubernetes.client import KubeError
 from ...models import Cluster, User
 from ...models.conditions import Reason
@@ -50,10 +50,9 @@ def _certificate(services: Services, user: User, cluster: Cluster) -> Password |
     keep = (
         found is not None
         and found.certificate.subject == subject
-        and found.is_valid(now)
-        and found.ends_at - now > MARGIN
+        and lasts(found, now)
         and request in ("", before, user.status.rotated_for)
-        and not (is_trusted and _is_due(found, authority, now))
+        and not (is_trusted and is_due(found, authority, now, of_cluster.LIFE))
     )
     if is_paused(user) and not keep:
         return Problem(
@@ -70,13 +69,6 @@ def _certificate(services: Services, user: User, cluster: Cluster) -> Password |
     return Password("", version_of(live), user.name, rotated_for(live) or None, is_certificate=True)
 
 
-def _is_due(found: Issued, authority: Issued, now: datetime) -> bool:
-    """Whether the authority should issue another one; one that ends no later would gain nothing."""
-    if not has_issued(authority.certificate, found.certificate):
-        return True
-    return found.renewal_at <= now and min(now + of_cluster.LIFE, authority.ends_at) > found.ends_at
-
-
 def _authority(services: Services, cluster: Cluster, now: datetime) -> Issued | Problem:
     own = cluster.spec.own_authority
     name = own if own is not None else of_cluster.authority_secret(cluster)
@@ -87,7 +79,7 @@ def _authority(services: Services, cluster: Cluster, now: datetime) -> Issued | 
         except ValueError as error:
             return Problem(Reason.AUTHORITY_INVALID, f"the authority of Cluster {cluster.name}: {error}")
     for authority in of_cluster.authorities_of(live):
-        if authority.is_valid(now) and authority.ends_at - now > MARGIN:
+        if lasts(authority, now):
             return authority
     return Problem(
         Reason.AUTHORITY_INVALID,
