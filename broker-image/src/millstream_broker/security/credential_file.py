@@ -12,13 +12,13 @@ The file is read again when it has changed; what is refused is logged once, and 
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
 from millstream_kafka.scram_mechanism import ScramMechanism
 
 from ..config.config_types import ConfigError
+from .file_states import file_states
 from .scram_credentials import ScramCredential
 
 KEY = "sasl.scram.credentials.location"
@@ -36,8 +36,8 @@ class CredentialFile:
         """Blocking. Raises ConfigError."""
         self._path = path
         self._problem = ""
+        self._seen = file_states([path])
         try:
-            self._seen = _version(path)
             self._found = read(path)
         except (OSError, ValueError) as error:
             raise ConfigError(f"{KEY}={path}: {_words(error)}", KEY) from None
@@ -47,12 +47,12 @@ class CredentialFile:
         return self._found.get((user, mechanism), ())
 
     def _reload(self) -> None:
+        seen = file_states([self._path])
+        if seen == self._seen:
+            return
         try:
-            version = _version(self._path)
-            if version == self._seen:
-                return
             self._found = read(self._path)
-            self._seen, self._problem = version, ""
+            self._seen, self._problem = seen, ""
             log.info("%s: the credentials in %s are used from now on", KEY, self._path)
         except (OSError, ValueError) as error:
             if (problem := _words(error)) != self._problem:
@@ -88,12 +88,6 @@ def read(path: Path) -> Found:
             raise ValueError(f"line {number}: the credentials of a user need the same salt and iterations")
         found[user, mechanism] = (*others, credential)
     return found
-
-
-def _version(path: Path) -> tuple[int, int, int]:
-    """Changes with the file, also if another one takes its place behind a symbolic link, as in Kubernetes."""
-    state = os.stat(path)
-    return state.st_mtime_ns, state.st_size, state.st_ino
 
 
 def _words(error: Exception) -> str:

@@ -32,20 +32,12 @@ def provider_context(jaas: str | None) -> ssl.SSLContext | None:
     given = {name: options[name] for name in OPTIONS if name in options}
     if not given:
         return None
-    from ..tls.keystores import read_truststore  # its libraries take memory
+    from ..tls.contexts import trust  # their libraries take memory
+    from ..tls.keystores import read_truststore
 
     trusted = read_truststore(BrokerConfig(given).of_listener("provider"))
     if not trusted:
         raise ConfigError("sasl.jaas.config: set ssl.truststore.location or ssl.truststore.certificates, too")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-    context.load_verify_locations(cadata="".join(map(_pem, trusted)))
+    trust(context, trusted)
     return context
-
-
-def _pem(certificate: object) -> str:
-    from cryptography import x509
-    from cryptography.hazmat.primitives.serialization import Encoding
-
-    assert isinstance(certificate, x509.Certificate)
-    return certificate.public_bytes(Encoding.PEM).decode()

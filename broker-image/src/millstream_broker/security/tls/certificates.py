@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import ssl
 import time
 from collections.abc import Iterable, Iterator
@@ -22,6 +21,7 @@ from cryptography import x509
 from ...config.config import BrokerConfig, Listener, ListenerConfig
 from ...config.config_types import ConfigError
 from ...config.tls_keys import TLS_KEYS
+from ..file_states import file_states
 from .contexts import client_context, server_context
 from .distinguished_name import subject
 from .keystores import KeyStore, locations, read_keystore, read_truststore
@@ -185,12 +185,4 @@ def _settings(values: ListenerConfig) -> tuple[object, ...]:
 
 def _seen(values: ListenerConfig) -> tuple[object, ...]:
     """The settings, and how the files are. Blocking."""
-    files: list[object] = []
-    for path in locations(values):
-        try:
-            state = os.stat(path)
-        except OSError as error:
-            files.append((str(path), error.errno))
-        else:
-            files.append((str(path), state.st_mtime_ns, state.st_size, state.st_ino))
-    return _settings(values), tuple(files)
+    return _settings(values), file_states(locations(values))

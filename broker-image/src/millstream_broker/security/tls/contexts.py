@@ -67,12 +67,16 @@ def client_context(values: ListenerConfig, keys: KeyStore, trusted: TrustStore) 
 
 def configure(context: ssl.SSLContext, values: TlsValues, keys: KeyStore | None, trusted: TrustStore) -> None:
     """Versions, cipher suites and certificates. Raises ConfigError."""
-    # A certificate in a truststore is trusted even if another one has issued it, as in Java.
-    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     context.minimum_version, context.maximum_version = _versions(values)
     _choose_suites(context, values)
     if keys is not None:
         _load_keys(context, values, keys)
+    trust(context, trusted)
+
+
+def trust(context: ssl.SSLContext, trusted: TrustStore) -> None:
+    """Trust each certificate, even if another one has issued it, as in Java."""
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     if trusted:
         context.load_verify_locations(cadata=b"".join(each.public_bytes(Encoding.DER) for each in trusted))
 

@@ -7,12 +7,12 @@ If the new files cannot be used, the broker logs why and connects with what it r
 from __future__ import annotations
 
 import logging
-import os
 import ssl
 from pathlib import Path
 
 from ...config.config import BrokerConfig
 from ...config.config_types import ConfigError, Value
+from ..file_states import file_states
 from .contexts import configure
 from .distinguished_name import subject
 from .keystores import locations, read_keystore, read_truststore
@@ -96,7 +96,7 @@ class ZooKeeperTls:
         self._values = ZooKeeperTlsValues(config)
         self._verifies_hosts = bool(config.text("zookeeper.ssl.endpoint.identification.algorithm"))
         self._problem = ""
-        self._seen = self._state()
+        self._seen = file_states(locations(self._values))
         self._context = self._read()
 
     @property
@@ -105,7 +105,7 @@ class ZooKeeperTls:
 
     def context(self) -> ssl.SSLContext:
         """For the next connection."""
-        seen = self._state()
+        seen = file_states(locations(self._values))
         if seen == self._seen:
             return self._context
         try:
@@ -132,14 +132,3 @@ class ZooKeeperTls:
                 keys.expires_at.isoformat(),
             )
         return context
-
-    def _state(self) -> list[object]:
-        found: list[object] = []
-        for path in locations(self._values):
-            try:
-                state = os.stat(path)
-            except OSError as error:
-                found.append((str(path), error.errno))
-            else:
-                found.append((str(path), state.st_mtime_ns, state.st_size, state.st_ino))
-        return found
