@@ -1,8 +1,8 @@
 """The short path of an append: one batch of which nothing but the header matters.
 
-Most appends are of one whole batch that the topic's configuration stores as it is, into a segment with room, in the
-leader epoch of the batches before it, and by the producer whose next batch it is, if it has one. For these, one
-function takes the place of the walk through validation, sequences, roll and index.
+Most appends have one whole batch, which the topic stores unchanged. The segment has room, the leader epoch is that of
+the batches before, and an idempotent producer sends its next sequence. For such a batch, one function replaces the walk
+through validation, sequences, roll and index.
 
 It refuses nothing and decides nothing but whether a batch is ordinary. For any other one it returns None and has
 changed nothing: then `log.append` validates, refuses, rolls or recognises a duplicate by the rules, which are there

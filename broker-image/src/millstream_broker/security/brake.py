@@ -28,7 +28,7 @@ FORGET_S = 15 * 60.0
 MOST_KNOWN = 10_000
 
 LONGEST_NAME = 256
-"""Longest name that is kept as it is: clients choose names, of up to half a megabyte, that nobody needs to have."""
+"""Characters of the longest name in memory; of a longer one, its hash. A client may send half a megabyte."""
 
 K = TypeVar("K")
 Key = tuple[str, str]
@@ -63,7 +63,7 @@ class Brake:
         self._failures: dict[Key, Failures] = {}
         self._of_addresses: dict[str, Failures] = {}
         self._succeeded: dict[Key, None] = {}
-        """Who has logged in, the latest last."""
+        """Users that have logged in, and from where; the latest is the last."""
 
     def wait_s(self, key: Key, now: float) -> float | None:
         """How long an attempt has to wait; None: it fails at once."""

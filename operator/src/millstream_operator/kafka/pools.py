@@ -45,7 +45,7 @@ class AdminPool:
             admin.close()
 
     def leave(self, bootstrap: str) -> None:
-        """Drop the client of a cluster that has another address now. Work that has begun with it goes on."""
+        """Drop the client of a cluster whose address has changed; whoever still has it connects again."""
         with self._lock:
             admin = self._admins.pop(bootstrap, None)
         if admin is not None:

@@ -22,7 +22,7 @@ def platform_client(kube: Kube, cluster: Cluster) -> ClientConfig:
 
 
 def with_password(kube: Kube, cluster: Cluster, secret: str, key: str = "password") -> Security:
-    """The operator's login, by the password in that key of the Secret as it is at the time."""
+    """The operator's login. Each connection reads the password anew from that key of the Secret."""
     where = f"the operator's password for Cluster {cluster.name}"
     username = Credential(where, "the operator", value=OPERATOR_USER)
     password = SecretCredential.of(kube, cluster.namespace, secret, key, where)
