@@ -6,14 +6,14 @@ from ..models import Cluster
 from ..models.problem import Problem
 from ..reconcile.cluster.certificates import Said, apply_certificates
 from ..resources import certificates as build
-from ..state.context import Services
+from ..state.context import ClusterParts
 from .clusters import LocalCluster
 from .secrets import Secrets
 from .user_secrets import UserSecrets
 
 
 def write_certificates(
-    services: Services, local: LocalCluster, secrets: Secrets, files: UserSecrets
+    services: ClusterParts, local: LocalCluster, secrets: Secrets, files: UserSecrets
 ) -> tuple[Problem | None, Said | None]:
     """Why brokers cannot have their certificates, and the Cluster's condition; None without TLS."""
     cluster = local.cluster

@@ -32,7 +32,7 @@ from ..models.problem import Problem
 from ..reconcile.load.plan import RunState, Seen
 from ..reconcile.load.runner import TIMED_OUT, Report, explained, reason_of
 from ..resources.load import AVRO_LIMITS, SPARK_VERSION, run_file, run_id, run_name
-from ..state.context import Services
+from ..state.context import LoadParts
 from .clusters import command, folder_name
 from .java import NotInstalled, find_java, pyspark_folder
 from .processes import MARK
@@ -100,7 +100,7 @@ class Sparse:
 class LocalLauncher:
     """Starts runs as processes of this machine, with the user's own rights."""
 
-    def refusal(self, services: Services, load: BatchLoad) -> Problem | None:
+    def refusal(self, services: LoadParts, load: BatchLoad) -> Problem | None:
         """None: images, volume claims and pausing have no effect here, and any folder may be written."""
         return None
 

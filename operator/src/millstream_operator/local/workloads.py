@@ -21,7 +21,7 @@ from ..models.consumers import Consumers, Decide
 from ..models.problem import Problem
 from ..models.references import expanded
 from ..resources.workload import environment, selector
-from ..state.context import Services
+from ..state.context import GroupParts
 from . import consumers, processes
 from .clusters import folder_name
 from .consumers import Running, Told
@@ -58,7 +58,7 @@ class LocalWorkloads:
         self.changes = changes
 
     def run(
-        self, services: Services, group: ConsumerGroup, bootstrap: str, decide: Decide, *, paused: bool
+        self, services: GroupParts, group: ConsumerGroup, bootstrap: str, decide: Decide, *, paused: bool
     ) -> Consumers:
         """Run a process that runs the consumers. With scaling, that process decides their number."""
         workload = group.spec.workload
@@ -84,7 +84,7 @@ class LocalWorkloads:
                 return seen
             time.sleep(processes.POLL_S)
 
-    def stop(self, services: Services, group: ConsumerGroup) -> str:
+    def stop(self, services: GroupParts, group: ConsumerGroup) -> str:
         """Stop the process and its consumers, even those that a killed process has left."""
         if not self.changes:
             return "the consumers to end"
@@ -108,7 +108,7 @@ class LocalWorkloads:
             program = [sys.executable, "-m", consumers.__name__, str(folder)]
             self.data.start(key, program, folder / "workload.log")
 
-    def _told(self, services: Services, group: ConsumerGroup, bootstrap: str) -> Told:
+    def _told(self, services: GroupParts, group: ConsumerGroup, bootstrap: str) -> Told:
         workload = group.spec.workload
         assert workload is not None
         pod = workload.template.spec

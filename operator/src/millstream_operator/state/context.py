@@ -1,4 +1,8 @@
-"""The dependencies of reconciles: the Kubernetes API, the store, connections to brokers, images, the time."""
+"""The dependencies of reconciles, in parts: a function declares the parts it uses, as the type of its ``services``.
+
+`Services` is all of them. It is built where the operator or a local runtime starts, and passed on as what each function
+declares: so mypy checks that a reconcile of Topics, for example, starts no run of a load.
+"""
 
 from __future__ import annotations
 
@@ -39,64 +43,57 @@ class Workloads(Protocol):
     """Runs the consumers of ConsumerGroups: as Deployments on Kubernetes, as processes on a laptop."""
 
     def run(
-        self, services: Services, group: ConsumerGroup, bootstrap: str, decide: Decide, *, paused: bool
+        self, services: GroupParts, group: ConsumerGroup, bootstrap: str, decide: Decide, *, paused: bool
     ) -> Consumers:
         """Apply the resource's workload, unless it is paused; returns its state."""
 
-    def stop(self, services: Services, group: ConsumerGroup) -> str:
+    def stop(self, services: GroupParts, group: ConsumerGroup) -> str:
         """Stop the consumers. Returns what it waits for, empty once none is left."""
 
 
 class RunLauncher(Protocol):
     """Starts the runs of BatchLoads: as pods on Kubernetes, as processes on a laptop."""
 
-    def refusal(self, services: Services, load: BatchLoad) -> Problem | None:
+    def refusal(self, services: LoadParts, load: BatchLoad) -> Problem | None:
         """Why it starts no run of the load in its present form; None if it may."""
 
 
-@dataclass(frozen=True, slots=True)
-class Services:
+@dataclass(frozen=True)
+class Kubernetes:
     kube: Kube
-    store: Store = field(default_factory=Store)
-    admins: AdminPool = field(default_factory=AdminPool)
-    outside: OwnAdmins = field(default_factory=OwnAdmins)
-    """Connections to clusters that MirrorMakers name by address, for as long as a promotion needs them."""
-    offset_times: dict[str, OffsetTimes] = field(default_factory=dict)
-    """Known ages of records, by the address of their Cluster."""
-    load_times: dict[str, OffsetTimes] = field(default_factory=dict)
-    """The same for BatchLoads, by uid, since they are reconciled in parallel."""
-    group_memories: dict[str, GroupMemory] = field(default_factory=dict)
-    """The operator's memory of ConsumerGroups, by uid."""
-    no_policies: dict[str, tuple[str, int]] = field(default_factory=dict)
-    """Clusters without NetworkPolicies, by address: the uid and generation of the last check."""
-    served: dict[str, str] = field(default_factory=dict)
-    """The certificates that all brokers of a Cluster were seen to serve, by its uid."""
-    pace: Pace | None = field(default_factory=Pace)
-    """Limits status writes that only change a number; None means no limit."""
-    upgrade_queue: UpgradeQueue = field(default_factory=UpgradeQueue)
-    metrics: Metrics = field(default_factory=Metrics)
-    events: Budget = field(default_factory=Budget)
-    images: Images = field(default_factory=Images)
-    spark_role: SparkRole = field(default_factory=SparkRole)
-    volume_ownership: VolumeOwnership = VolumeOwnership.AUTO
-    workloads: Workloads | None = None
-    """Runs the workloads of ConsumerGroups; None means as Deployments."""
-    launcher: RunLauncher | None = None
-    """Starts the runs of BatchLoads; None means as pods."""
-    # The namespace of the operator's pod, for NetworkPolicies; None outside Kubernetes.
-    operator_namespace: str | None = None
+
+
+@dataclass(frozen=True)
+class Clock:
     now: Callable[[], datetime] = now_utc
-    nonce: Callable[[], str] = new_nonce
-    """A random part of names that must not come twice, whatever was restored."""
+
+
+@dataclass(frozen=True)
+class Resources:
+    """The custom resources that this release reconciles."""
+
+    store: Store = field(default_factory=Store)
     acts_in: Callable[[str], bool] = lambda namespace: True
     """Whether this release acts in a namespace (see manager/claims.py). Raises KubeError if that is unknown."""
+
+
+@dataclass(frozen=True)
+class Statuses(Resources, Clock, Kubernetes):
+    """Where the results of reconciles are reported: statuses, Events and metrics."""
+
+    pace: Pace | None = field(default_factory=Pace)
+    """Limits status writes that only change a number; None means no limit."""
+    metrics: Metrics = field(default_factory=Metrics)
+    events: Budget = field(default_factory=Budget)
+
+
+@dataclass(frozen=True)
+class Brokers(Kubernetes):
+    """Connections to the brokers of Clusters."""
+
+    admins: AdminPool = field(default_factory=AdminPool)
     reach: Callable[[Kube, Cluster], ClientConfig] = platform_client
     """How the operator connects to a Cluster's brokers; outside Kubernetes they have other addresses."""
-
-    @property
-    def release(self) -> str:
-        """Identifies the settings that this operator gives every Cluster."""
-        return self.images.release(self.volume_ownership)
 
     def client_of(self, cluster: Cluster) -> ClientConfig:
         """How the operator connects to a Cluster's brokers."""
@@ -110,6 +107,67 @@ class Services:
         """The Cluster's brokers."""
         found = self.client_of(cluster)
         return self.admins.at(found.bootstrap, found.security)
+
+
+@dataclass(frozen=True)
+class Parts(Brokers, Statuses):
+    """What the reconcile of every kind uses."""
+
+
+@dataclass(frozen=True)
+class Installation(Kubernetes):
+    """Settings of the operator's release that apply to all objects it creates."""
+
+    images: Images = field(default_factory=Images)
+    volume_ownership: VolumeOwnership = VolumeOwnership.AUTO
+
+    @property
+    def release(self) -> str:
+        """Identifies the settings that this operator gives every Cluster."""
+        return self.images.release(self.volume_ownership)
+
+
+@dataclass(frozen=True)
+class ClusterParts(Installation, Parts):
+    upgrade_queue: UpgradeQueue = field(default_factory=UpgradeQueue)
+    no_policies: dict[str, tuple[str, int]] = field(default_factory=dict)
+    """Clusters without NetworkPolicies, by address: the uid and generation of the last check."""
+    served: dict[str, str] = field(default_factory=dict)
+    """The certificates that all brokers of a Cluster were seen to serve, by its uid."""
+    # The namespace of the operator's pod, for NetworkPolicies; None outside Kubernetes.
+    operator_namespace: str | None = None
+
+
+@dataclass(frozen=True)
+class GroupParts(Installation, Parts):
+    workloads: Workloads | None = None
+    """Runs the workloads of ConsumerGroups; None means as Deployments."""
+    offset_times: dict[str, OffsetTimes] = field(default_factory=dict)
+    """Known ages of records, by the address of their Cluster."""
+    group_memories: dict[str, GroupMemory] = field(default_factory=dict)
+    """The operator's memory of ConsumerGroups, by uid."""
+
+
+@dataclass(frozen=True)
+class MirrorParts(Installation, Parts):
+    outside: OwnAdmins = field(default_factory=OwnAdmins)
+    """Connections to clusters that MirrorMakers name by address, for as long as a promotion needs them."""
+
+
+@dataclass(frozen=True)
+class LoadParts(Installation, Parts):
+    launcher: RunLauncher | None = None
+    """Starts the runs of BatchLoads; None means as pods."""
+    spark_role: SparkRole = field(default_factory=SparkRole)
+    load_times: dict[str, OffsetTimes] = field(default_factory=dict)
+    """Known ages of records by the uid of a BatchLoad, since they are reconciled in parallel."""
+    nonce: Callable[[], str] = new_nonce
+    """A random part of names that must not come twice, whatever was restored."""
+
+
+@dataclass(frozen=True)
+class Services(ClusterParts, GroupParts, MirrorParts, LoadParts):
+    """All parts, for the composition root and the manager."""
 
     def obey(self, fence: Callable[[], None]) -> None:
         """Call ``fence`` before each write to Kubernetes or brokers; it raises if writing is not allowed."""

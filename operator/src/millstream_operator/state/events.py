@@ -7,12 +7,12 @@ import logging
 from ..kubernetes.client import KubeError
 from ..models.event import Event
 from ..models.keys import Key
-from .context import Services
+from .context import Statuses
 
 logger = logging.getLogger(__name__)
 
 
-def record(services: Services, key: Key, uid: str, event: Event) -> None:
+def record(services: Statuses, key: Key, uid: str, event: Event) -> None:
     """Write an Event about a resource. If Kubernetes refuses it, the Event is lost."""
     metrics = services.metrics
     if not services.events.allows(key, event.type):

@@ -12,7 +12,7 @@ from ..kubernetes.client import Kube, KubeError, Manifest
 from ..models import API_VERSION, KINDS, ManifestError, Resource, Status, decode_as, encode_status
 from ..models.keys import Key
 from .cache import key_for
-from .context import Services
+from .context import Statuses
 from .event_rules import events_of
 from .events import record
 
@@ -20,7 +20,7 @@ ATTEMPTS = 5
 FINALIZER = "millstream.dev/delete"
 
 
-def write_status(services: Services, resource: Resource, status: Status) -> bool:
+def write_status(services: Statuses, resource: Resource, status: Status) -> bool:
     """Write a status if it differs from the resource's and status_throttle.py allows it. Returns whether it wrote."""
     shown: Status = resource.status  # type: ignore[attr-defined]  # every kind has one
     key = key_for(resource)
@@ -35,7 +35,7 @@ def write_status(services: Services, resource: Resource, status: Status) -> bool
 
 
 def write_raw_status(
-    services: Services, key: Key, uid: str, before: dict[str, Any], after: dict[str, Any]
+    services: Statuses, key: Key, uid: str, before: dict[str, Any], after: dict[str, Any]
 ) -> bool:
     """Replace only ``before``, from which ``after`` was computed: a status that another writer has set since stays.
 
@@ -83,7 +83,7 @@ def _version(manifest: Manifest) -> dict[str, str]:
     return {"resourceVersion": version} if version else {}
 
 
-def hold_finalizer(services: Services, resource: Resource, hold: bool) -> None:
+def hold_finalizer(services: Statuses, resource: Resource, hold: bool) -> None:
     """Add our finalizer to a resource, or remove it."""
     if (FINALIZER in resource.metadata.finalizers) == hold:
         return

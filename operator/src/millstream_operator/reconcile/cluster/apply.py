@@ -26,7 +26,7 @@ from ...resources.certificates import names_of_brokers
 from ...resources.listeners import external_listeners
 from ...resources.owned import selector
 from ...state.cache import key_for
-from ...state.context import Services
+from ...state.context import ClusterParts
 from ...state.status import write_status
 from ..common.refused_pods import why_no_pods
 from . import certificates, ensemble, platform
@@ -68,7 +68,7 @@ PLAINTEXT = (
 )
 
 
-def reconcile_cluster(services: Services, cluster: Cluster) -> float:
+def reconcile_cluster(services: ClusterParts, cluster: Cluster) -> float:
     """One look at one Cluster; returns seconds until the next."""
     if cluster.metadata.deletion_timestamp is not None or is_paused(cluster):
         services.upgrade_queue.leave(services.store, key_for(cluster))
@@ -138,7 +138,7 @@ def reconcile_cluster(services: Services, cluster: Cluster) -> float:
 
 
 def _roll(
-    services: Services,
+    services: ClusterParts,
     cluster: Cluster,
     live: StatefulSet,
     brokers: Sequence[RollingPod],
@@ -176,7 +176,7 @@ def _roll(
 
 
 def _certificates(
-    services: Services,
+    services: ClusterParts,
     cluster: Cluster,
     replicas: int,
     found: Outside,
@@ -203,7 +203,7 @@ def _end(upgrade: Upgrade, look: Look, whole: bool) -> None:
 
 
 def _report(
-    services: Services,
+    services: ClusterParts,
     cluster: Cluster,
     look: Look,
     pods: Sequence[Mapping[str, Any]],
@@ -219,11 +219,11 @@ def _report(
     return READY_INTERVAL_S if settled else WAITING_INTERVAL_S
 
 
-def _pods(services: Services, cluster: Cluster) -> list[dict[str, Any]]:
+def _pods(services: ClusterParts, cluster: Cluster) -> list[dict[str, Any]]:
     return services.kube.list("v1", "Pod", cluster.namespace, selector(cluster))
 
 
-def _cluster_id(services: Services, cluster: Cluster, ready: int) -> str | None:
+def _cluster_id(services: ClusterParts, cluster: Cluster, ready: int) -> str | None:
     if cluster.status.cluster_id or not ready:
         return cluster.status.cluster_id
     try:

@@ -21,7 +21,7 @@ from ...models.conditions import ConditionType, Reason
 from ...models.problem import Problem
 from ...resources import certificates as build
 from ...resources.owned import digest, secret_reference
-from ...state.context import Services
+from ...state.context import ClusterParts
 from ..common.objects import NotOurs, bring, find
 from ..common.report import tell
 from ..common.secrets import not_readable
@@ -36,7 +36,7 @@ Endpoints = Mapping[int, Sequence[tuple[str, int]]]
 
 
 def apply_certificates(
-    services: Services, cluster: Cluster, names: Mapping[int, frozenset[str]], endpoints: Endpoints
+    services: ClusterParts, cluster: Cluster, names: Mapping[int, frozenset[str]], endpoints: Endpoints
 ) -> tuple[Problem | None, Said, bool]:
     """Why brokers cannot have their certificates, the condition, and whether to look again soon."""
     live: dict[str, Manifest | None] = {}
@@ -85,7 +85,7 @@ def _problem(error: _Unusable | NotOurs | KubeError) -> Problem:
 
 
 def _apply(
-    services: Services,
+    services: ClusterParts,
     cluster: Cluster,
     live: Mapping[str, Manifest | None],
     names: Mapping[int, frozenset[str]],
@@ -121,7 +121,7 @@ def _issued(before: Mapping[int, Issued], target: Target) -> str:
     return f"issued certificates of brokers {', '.join(changed) or 'none'}, valid until {shown_time(until)}"
 
 
-def _authorities(services: Services, cluster: Cluster, live: Manifest | None) -> tuple[Issued, ...]:
+def _authorities(services: ClusterParts, cluster: Cluster, live: Manifest | None) -> tuple[Issued, ...]:
     name = cluster.spec.own_authority
     if name is None:
         return build.authorities_of(live)
@@ -139,7 +139,7 @@ def _authorities(services: Services, cluster: Cluster, live: Manifest | None) ->
 
 
 def _served(
-    services: Services, cluster: Cluster, certificates: Mapping[int, Issued], endpoints: Endpoints
+    services: ClusterParts, cluster: Cluster, certificates: Mapping[int, Issued], endpoints: Endpoints
 ) -> dict[int, Certificate | None]:
     """What each running broker serves. Brokers that served these certificates are not asked again."""
     issued = {broker: fingerprint(each.certificate) for broker, each in certificates.items()}

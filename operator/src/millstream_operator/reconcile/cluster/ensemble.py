@@ -20,7 +20,7 @@ from ...models.conditions import Reason
 from ...models.problem import Problem
 from ...resources import zookeeper
 from ...resources.owned import RELEASE, SPEC_HASH, selector
-from ...state.context import Services
+from ...state.context import ClusterParts
 from ..common.objects import ensure
 from ..common.refused_pods import why_no_pods
 from ..common.volumes import class_needs_owner
@@ -68,7 +68,7 @@ def server_pods(live: StatefulSet, pods: Iterable[Manifest]) -> list[RollingPod]
     return rolling_pods(live, pods, reasons)
 
 
-def roll_ensemble(services: Services, cluster: Cluster, live: StatefulSet) -> Roll:
+def roll_ensemble(services: ClusterParts, cluster: Cluster, live: StatefulSet) -> Roll:
     """Restart the next stale server, if one may be restarted now; returns the action taken or the wait."""
     if is_settled(live):
         return Roll()
@@ -87,7 +87,7 @@ def roll_ensemble(services: Services, cluster: Cluster, live: StatefulSet) -> Ro
 
 
 def apply_ensemble(
-    services: Services, cluster: Cluster, warn: Warn, may_upgrade: Callable[[], bool] = lambda: True
+    services: ClusterParts, cluster: Cluster, warn: Warn, may_upgrade: Callable[[], bool] = lambda: True
 ) -> StatefulSet | None:
     """Apply the ZooKeeper servers, and return their StatefulSet; None if the Cluster does not run its own.
 
@@ -132,7 +132,7 @@ def _waits_for_upgrade(
     return ready >= quorum(servers) and not (ready >= servers and may_upgrade())
 
 
-def why_no_zookeeper(services: Services, cluster: Cluster, live: StatefulSet | None) -> Problem | None:
+def why_no_zookeeper(services: ClusterParts, cluster: Cluster, live: StatefulSet | None) -> Problem | None:
     """Why brokers cannot reach their ZooKeeper, if they wait for it.
 
     ``live`` is its servers' StatefulSet, if the Cluster runs its own.

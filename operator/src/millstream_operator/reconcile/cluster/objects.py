@@ -24,7 +24,7 @@ from ...resources.listeners import (
 )
 from ...resources.network_policy import network_policies
 from ...resources.owned import disruption_budget, is_owned_by, labels, metadata, selector
-from ...state.context import Services
+from ...state.context import ClusterParts
 from ..common.objects import delete, ensure, find
 from ..common.report import tell
 from ..common.volumes import class_needs_owner
@@ -36,18 +36,18 @@ logger = logging.getLogger(__name__)
 Warn = Callable[[Reason, str], None]
 
 
-def live_brokers(services: Services, cluster: Cluster) -> StatefulSet | None:
+def live_brokers(services: ClusterParts, cluster: Cluster) -> StatefulSet | None:
     """Raises NotOurs."""
     return find_stateful_set(services, cluster, broker_set_name(cluster))
 
 
-def find_stateful_set(services: Services, cluster: Cluster, name: str) -> StatefulSet | None:
+def find_stateful_set(services: ClusterParts, cluster: Cluster, name: str) -> StatefulSet | None:
     """Raises NotOurs."""
     wanted = {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": metadata(cluster, name)}
     return find(services.kube, wanted)
 
 
-def apply_listeners(services: Services, cluster: Cluster, brokers: int) -> Outside:
+def apply_listeners(services: ClusterParts, cluster: Cluster, brokers: int) -> Outside:
     """Apply the Services: for each listener one for each broker, and one for all of them.
 
     Brokers are created or restarted after this, so the addresses that they advertise exist.
@@ -74,7 +74,7 @@ def apply_listeners(services: Services, cluster: Cluster, brokers: int) -> Outsi
     return Outside(found, bootstraps)
 
 
-def apply_network_policies(services: Services, cluster: Cluster) -> None:
+def apply_network_policies(services: ClusterParts, cluster: Cluster) -> None:
     """Apply the NetworkPolicies of a Cluster that enables them; delete them otherwise."""
     wanted = cluster.spec.network_policy.enabled
     address, seen = services.address_of(cluster), (cluster.metadata.uid, cluster.metadata.generation)
@@ -92,7 +92,7 @@ def apply_network_policies(services: Services, cluster: Cluster) -> None:
 
 
 def apply_brokers(
-    services: Services,
+    services: ClusterParts,
     cluster: Cluster,
     live: StatefulSet | None,
     replicas: int,
@@ -134,7 +134,7 @@ def apply_brokers(
     return result
 
 
-def restart(services: Services, cluster: Cluster, roll: Roll) -> None:
+def restart(services: ClusterParts, cluster: Cluster, roll: Roll) -> None:
     """Delete the pod that a roll restarts now, if any, but no successor of the same name; report why in Events."""
     if (pod := roll.restart) is None:
         return
@@ -144,7 +144,7 @@ def restart(services: Services, cluster: Cluster, roll: Roll) -> None:
         tell(services, cluster, reason, f"restarting {pod.name}")
 
 
-def racks_by_node(services: Services, cluster: Cluster) -> dict[str, str] | None:
+def racks_by_node(services: ClusterParts, cluster: Cluster) -> dict[str, str] | None:
     """The rack by node, empty for nodes without one.
 
     None if brokers have no rack: the Cluster does not enable racks, or the operator may not read nodes.
@@ -168,7 +168,9 @@ MOST_NODES = 100
 """Addresses of nodes in a certificate; with more nodes, those of the brokers' own."""
 
 
-def node_addresses(services: Services, cluster: Cluster, pods: Iterable[Mapping[str, Any]]) -> frozenset[str]:
+def node_addresses(
+    services: ClusterParts, cluster: Cluster, pods: Iterable[Mapping[str, Any]]
+) -> frozenset[str]:
     """Where clients reach NodePorts with TLS: on all nodes that the operator may list, so that a broker may move."""
     if not any(one.is_encrypted and one.type == "NodePort" for one in external_listeners(cluster)):
         return frozenset()
@@ -189,7 +191,7 @@ def node_addresses(services: Services, cluster: Cluster, pods: Iterable[Mapping[
     return frozenset(found)
 
 
-def _drop_services(services: Services, cluster: Cluster, keep: set[str]) -> None:
+def _drop_services(services: ClusterParts, cluster: Cluster, keep: set[str]) -> None:
     """Delete the Services of listeners and brokers that are no longer in the spec."""
     for service in services.kube.list("v1", "Service", cluster.namespace, labels(cluster)):
         name = service["metadata"]["name"]
@@ -207,7 +209,7 @@ def claim_size_of(live: StatefulSet | None) -> Quantity | None:
 
 
 def grow(
-    services: Services, cluster: Cluster, component: str, name: str, wanted: Quantity, warn: Warn
+    services: ClusterParts, cluster: Cluster, component: str, name: str, wanted: Quantity, warn: Warn
 ) -> None:
     """Grow volumes that are smaller than the spec says; larger ones stay.
 

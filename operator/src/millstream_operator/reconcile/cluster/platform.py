@@ -32,7 +32,7 @@ from ...models.listeners import Listener
 from ...models.problem import Problem, shown
 from ...resources.cluster import platform_bootstrap_of
 from ...resources.platform import CLOSED, STAGE, PlatformLogin, login_of, login_secret, secret
-from ...state.context import Services
+from ...state.context import ClusterParts
 from ...state.platform import with_password
 from ...state.status import write_status
 from ..common import secrets
@@ -44,7 +44,7 @@ PASSWORD_BYTES, SALT_BYTES = 24, 16
 
 
 def stage(
-    services: Services,
+    services: ClusterParts,
     cluster: Cluster,
     live: Mapping[str, Any] | None,
     pods: Callable[[], Sequence[Mapping[str, Any]]],
@@ -85,7 +85,7 @@ def with_login(spec: ClusterSpec) -> SpecWithLogin:
     return SpecWithLogin(**asdict(spec))
 
 
-def rotate(services: Services, cluster: Cluster) -> bool:
+def rotate(services: ClusterParts, cluster: Cluster) -> bool:
     """Take the next step to another password, if the spec requests one; returns whether more steps follow.
 
     All brokers are ready.
@@ -132,7 +132,7 @@ def _opened(listener: Listener) -> Listener:
     return replace(listener, authentication=None) if listener.type == "Internal" else listener
 
 
-def _connecting(services: Services, cluster: Cluster, where: PlatformStatus | None) -> Cluster:
+def _connecting(services: ClusterParts, cluster: Cluster, where: PlatformStatus | None) -> Cluster:
     """Where the operator connects stands in the status before any broker closes another way."""
     if cluster.status.platform == where:
         return cluster
@@ -144,7 +144,7 @@ def _connecting(services: Services, cluster: Cluster, where: PlatformStatus | No
     return after
 
 
-def _login(services: Services, cluster: Cluster) -> PlatformLogin | Problem:
+def _login(services: ClusterParts, cluster: Cluster) -> PlatformLogin | Problem:
     """The operator's password, which is generated once."""
     new = PlatformLogin(_password(), randomness.token_bytes(SALT_BYTES))
     try:
@@ -175,7 +175,7 @@ def _password() -> str:
     return randomness.token_urlsafe(PASSWORD_BYTES)
 
 
-def _is_valid_everywhere(services: Services, cluster: Cluster, key: str) -> bool:
+def _is_valid_everywhere(services: ClusterParts, cluster: Cluster, key: str) -> bool:
     """Whether each broker accepts the password in that key: kubelet brings it to them within a minute or two."""
     assert cluster.status.platform is not None
     found = services.client_of(cluster)
@@ -190,7 +190,7 @@ def _is_valid_everywhere(services: Services, cluster: Cluster, key: str) -> bool
         admin.close()
 
 
-def _without_login(services: Services, cluster: Cluster) -> Iterator[str]:
+def _without_login(services: ClusterParts, cluster: Cluster) -> Iterator[str]:
     """Resources whose pods connect to the Internal listener, and have no login."""
     mine = ClusterKey(cluster.namespace, cluster.name)
     for key in services.store.keys(MirrorMaker.KIND):

@@ -17,7 +17,7 @@ from ...models import Cluster
 from ...models.conditions import ConditionType, Reason, rfc3339
 from ...models.maintenance import next_window
 from ...state.cache import key_for
-from ...state.context import Services
+from ...state.context import ClusterParts
 
 Said = tuple[ConditionType, bool | None, Reason, str]
 
@@ -25,7 +25,7 @@ Said = tuple[ConditionType, bool | None, Reason, str]
 class Upgrade:
     """The upgrade of one Cluster, for one look."""
 
-    def __init__(self, services: Services, cluster: Cluster, ready: bool) -> None:
+    def __init__(self, services: ClusterParts, cluster: Cluster, ready: bool) -> None:
         """``ready``: whether all brokers are ready."""
         self._services, self._cluster, self._ready = services, cluster, ready
         self.said: Said | None = None

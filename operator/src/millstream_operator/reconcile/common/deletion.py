@@ -20,7 +20,7 @@ from ...models.conditions import ConditionType, Reason
 from ...models.event import EventType
 from ...models.problem import Problem
 from ...state.cache import key_for
-from ...state.context import Services
+from ...state.context import Statuses
 from ...state.status import FINALIZER, hold_finalizer, release_finalizer
 from .reference import cluster_key
 from .report import report_problem, tell
@@ -38,7 +38,7 @@ def needs_cleanup(resource: Topic | ConsumerGroup | User) -> bool:
     return _holds(resource) and not _gives_up(resource)
 
 
-def wait(services: Services, resource: Topic | ConsumerGroup | User, what: str, why: str) -> float:
+def wait(services: Statuses, resource: Topic | ConsumerGroup | User, what: str, why: str) -> float:
     """Keep the resource until ``what`` can be deleted."""
     waited = any(
         condition.type == ConditionType.READY and condition.reason == Reason.DELETING
@@ -51,7 +51,7 @@ def wait(services: Services, resource: Topic | ConsumerGroup | User, what: str, 
 
 
 def release_resource(
-    services: Services, resource: Topic | ConsumerGroup | User, what: str, why: str = ""
+    services: Statuses, resource: Topic | ConsumerGroup | User, what: str, why: str = ""
 ) -> float:
     """Release the resource. ``why`` is the reason its data was not deleted, if it should have been."""
     if _holds(resource):
@@ -71,7 +71,7 @@ def release_resource(
 
 
 def end_without(
-    services: Services, resource: Topic | ConsumerGroup | User, what: str, problem: Problem
+    services: Statuses, resource: Topic | ConsumerGroup | User, what: str, problem: Problem
 ) -> float:
     """Handle the deletion of a resource that cannot use its Cluster or the name it claims."""
     if problem.reason in (Reason.CLUSTER_NOT_READY, Reason.OTHER_RELEASE) and needs_cleanup(resource):
@@ -90,7 +90,7 @@ def gives_up(raw: Mapping[str, Any]) -> bool:
     return (raw["metadata"].get("annotations") or {}).get(SKIP_ANNOTATION) == "true"
 
 
-def release_invalid_resource(services: Services, raw: Mapping[str, Any], why: str) -> float:
+def release_invalid_resource(services: Statuses, raw: Mapping[str, Any], why: str) -> float:
     """Release an invalid resource."""
     metadata = raw["metadata"]
     words = f"annotation {SKIP_ANNOTATION}: none of its data is deleted, because it is invalid: {why}"
@@ -103,7 +103,7 @@ def _holds(resource: Topic | ConsumerGroup | User) -> bool:
     return FINALIZER in resource.metadata.finalizers and resource.spec.deletion_policy == "Delete"
 
 
-def _cluster_of(services: Services, resource: Topic | ConsumerGroup | User) -> Cluster | None:
+def _cluster_of(services: Statuses, resource: Topic | ConsumerGroup | User) -> Cluster | None:
     key = cluster_key(resource.namespace, resource.spec.cluster_ref)
     try:
         return services.store.get(Cluster, key.namespace, key.name)

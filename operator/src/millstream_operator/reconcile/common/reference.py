@@ -8,7 +8,7 @@ from ...models import Cluster, ClusterRef, ConsumerGroup, ManifestError, Resourc
 from ...models.conditions import Reason
 from ...models.keys import ClusterKey, Key
 from ...models.problem import Problem
-from ...state.context import Services
+from ...state.context import Resources
 
 
 def cluster_key(namespace: str, ref: ClusterRef) -> ClusterKey:
@@ -17,7 +17,7 @@ def cluster_key(namespace: str, ref: ClusterRef) -> ClusterKey:
 
 
 def find_cluster(
-    services: Services, namespace: str, ref: ClusterRef, *, to_delete: bool = False
+    services: Resources, namespace: str, ref: ClusterRef, *, to_delete: bool = False
 ) -> Cluster | Problem:
     """The Cluster that a resource in ``namespace`` refers to, or why it cannot be used.
 
@@ -74,7 +74,7 @@ def not_allowed(cluster: Cluster, namespace: str) -> Problem:
     )
 
 
-def clusters_of_id(services: Services, cluster_id: str) -> list[Cluster]:
+def clusters_of_id(services: Resources, cluster_id: str) -> list[Cluster]:
     """The Clusters with this id: several if one was restored from copies of another's volumes."""
     found = []
     for key in services.store.keys(Cluster.KIND):
@@ -86,7 +86,7 @@ def clusters_of_id(services: Services, cluster_id: str) -> list[Cluster]:
 
 
 def rival(
-    services: Services,
+    services: Resources,
     resource: Resource,
     cluster: Cluster,
     key: ClusterKey,
@@ -109,7 +109,7 @@ def rival(
 
 
 def rival_problem(
-    services: Services,
+    services: Resources,
     resource: Topic | ConsumerGroup | User,
     cluster: Cluster,
     name: str,

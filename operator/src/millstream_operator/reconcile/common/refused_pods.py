@@ -13,14 +13,14 @@ from ...kubernetes.client import KubeError
 from ...models.conditions import Reason
 from ...models.problem import Problem
 from ...resources.volumes import OWNER_CONTAINER
-from ...state.context import Services
+from ...state.context import Kubernetes
 
 FAILED = "FailedCreate"
 # as the controller words it: create Pod NAME in StatefulSet NAME failed error: WHY
 _SAYS = re.compile(r"create Pod (?P<pod>\S+) in StatefulSet \S+ failed error: (?P<why>.*)", re.DOTALL)
 
 
-def why_no_pods(services: Services, stateful_set: Mapping[str, Any] | None) -> Problem | None:
+def why_no_pods(services: Kubernetes, stateful_set: Mapping[str, Any] | None) -> Problem | None:
     """Why the API server refuses its pods, and what to do; None if no pod is missing or there is no such Event."""
     if stateful_set is None or not lacks_pods(stateful_set):
         return None

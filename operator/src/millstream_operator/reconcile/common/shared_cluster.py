@@ -10,7 +10,7 @@ from ...models import Cluster, ConsumerGroup, Topic, User
 from ...models.keys import Key
 from ...models.problem import Problem
 from ...state.cache import key_for
-from ...state.context import Services
+from ...state.context import Statuses
 from .deletion import end_without
 from .reference import find_cluster
 from .report import report_problem
@@ -31,9 +31,9 @@ class Sorted(Generic[ResourceT]):
 
 
 def partition_by_readiness(
-    services: Services,
+    services: Statuses,
     resources: Sequence[ResourceT],
-    conflict: Callable[[Services, ResourceT, Cluster], Problem | None],
+    conflict: Callable[[Statuses, ResourceT, Cluster], Problem | None],
     title: Callable[[ResourceT], str],
 ) -> Sorted[ResourceT]:
     """Their Cluster, which of them to reconcile in it, and which are being deleted. Reports the others' problems."""

@@ -21,7 +21,7 @@ from ...models.keys import Key
 from ...models.problem import Problem, is_paused
 from ...resources.cluster import bootstrap_of
 from ...state.cache import key_for
-from ...state.context import Services
+from ...state.context import GroupParts, Resources
 from ...state.group_memory import GroupMemory
 from ...state.lags import Measured
 from ...state.status import hold_finalizer, write_status
@@ -45,7 +45,7 @@ WAITING_INTERVAL_S = 5.0
 SOON_S = 2.0
 
 
-def reconcile_groups(services: Services, groups: Sequence[ConsumerGroup]) -> Mapping[Key, float]:
+def reconcile_groups(services: GroupParts, groups: Sequence[ConsumerGroup]) -> Mapping[Key, float]:
     """One look at ConsumerGroups of one Cluster; returns seconds until the next look by ConsumerGroup."""
     found = partition_by_readiness(services, groups, conflict, _title)
     _stop_forbidden(services, [group for group in groups if key_for(group) in found.again])
@@ -59,7 +59,7 @@ def reconcile_groups(services: Services, groups: Sequence[ConsumerGroup]) -> Map
     return found.again
 
 
-def _stop_forbidden(services: Services, groups: Sequence[ConsumerGroup]) -> None:
+def _stop_forbidden(services: GroupParts, groups: Sequence[ConsumerGroup]) -> None:
     """Stop the workloads of groups whose namespace the Cluster no longer allows.
 
     With any other problem the consumers stay, because their brokers may well be running.
@@ -71,13 +71,13 @@ def _stop_forbidden(services: Services, groups: Sequence[ConsumerGroup]) -> None
             (services.workloads or Deployments()).stop(services, group)
 
 
-def conflict(services: Services, group: ConsumerGroup, cluster: Cluster) -> Problem | None:
+def conflict(services: Resources, group: ConsumerGroup, cluster: Cluster) -> Problem | None:
     """The conflict with an older ConsumerGroup that names the same group, if any."""
     return rival_problem(services, group, cluster, group.group_id, "group", Reason.CONFLICTING_GROUP)
 
 
 def _look(
-    services: Services,
+    services: GroupParts,
     admin: KafkaAdmin,
     times: OffsetTimes,
     groups: Sequence[ConsumerGroup],
@@ -140,7 +140,7 @@ def _look(
 
 
 def run_workload(
-    services: Services, group: ConsumerGroup, bootstrap: str, seen: Observed | None
+    services: GroupParts, group: ConsumerGroup, bootstrap: str, seen: Observed | None
 ) -> Consumers | None:
     """Run the consumers of a group's workload; None if it has none. ``seen``: None while no broker responds."""
     workloads = services.workloads or Deployments()
@@ -193,7 +193,7 @@ def _seconds_behind(
     return {group_id: max((ages[one] for one in several), default=0) for group_id, several in wanted.items()}
 
 
-def _delete(services: Services, admin: KafkaAdmin, groups: Sequence[ConsumerGroup]) -> Mapping[Key, float]:
+def _delete(services: GroupParts, admin: KafkaAdmin, groups: Sequence[ConsumerGroup]) -> Mapping[Key, float]:
     """Delete the offsets of groups whose resource is being deleted, if its policy says so, and release the resource."""
     doomed = [group for group in groups if needs_cleanup(group)]
     again: dict[Key, float] = {}

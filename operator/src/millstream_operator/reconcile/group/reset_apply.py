@@ -18,7 +18,7 @@ from ...models import ConsumerGroup, LastReset, Reset
 from ...models.conditions import ConditionType, Reason
 from ...models.problem import PAUSED, is_paused
 from ...state.cache import key_for
-from ...state.context import Services
+from ...state.context import GroupParts
 from ...state.status import write_status
 from . import reset_mark
 from .observe import take_back
@@ -68,7 +68,7 @@ class Advanced:
         )
 
 
-def advance(services: Services, admin: KafkaAdmin, group: ConsumerGroup, seen: Observed) -> Advanced:
+def advance(services: GroupParts, admin: KafkaAdmin, group: ConsumerGroup, seen: Observed) -> Advanced:
     """Let a group's reset continue as far as it can."""
     try:
         return _advance(services, admin, group, seen)
@@ -77,7 +77,7 @@ def advance(services: Services, admin: KafkaAdmin, group: ConsumerGroup, seen: O
         return Advanced(group, seen, group.status.last_reset, condition)
 
 
-def _advance(services: Services, admin: KafkaAdmin, group: ConsumerGroup, seen: Observed) -> Advanced:
+def _advance(services: GroupParts, admin: KafkaAdmin, group: ConsumerGroup, seen: Observed) -> Advanced:
     reset, last = requested(group), running(group)
     if last is None and reset is None:
         return Advanced(group, seen, group.status.last_reset, _condition(group, group.status.last_reset))
@@ -139,7 +139,7 @@ def _plan(
 
 
 def _commit(
-    services: Services,
+    services: GroupParts,
     admin: KafkaAdmin,
     group: ConsumerGroup,
     seen: Observed,
@@ -165,7 +165,7 @@ def _commit(
 
 
 def _finish(
-    services: Services, admin: KafkaAdmin, group: ConsumerGroup, seen: Observed, last: LastReset
+    services: GroupParts, admin: KafkaAdmin, group: ConsumerGroup, seen: Observed, last: LastReset
 ) -> Advanced:
     """All is committed: take back positions in topics that were recreated since the plan."""
     identities = admin.identities([topic.topic for topic in last.topics])

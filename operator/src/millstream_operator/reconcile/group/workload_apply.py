@@ -8,7 +8,7 @@ from ...models.conditions import Reason
 from ...models.consumers import Consumers, Decide
 from ...models.problem import Problem
 from ...resources import workload as resources
-from ...state.context import Services
+from ...state.context import GroupParts
 from ..common.objects import NotOurs, bring, delete, find
 from ..common.pods import refused, trouble_of
 
@@ -17,7 +17,7 @@ class Deployments:
     """Each workload is a Deployment that the resource owns."""
 
     def run(
-        self, services: Services, group: ConsumerGroup, bootstrap: str, decide: Decide, *, paused: bool
+        self, services: GroupParts, group: ConsumerGroup, bootstrap: str, decide: Decide, *, paused: bool
     ) -> Consumers:
         """Apply the Deployment.
 
@@ -43,14 +43,14 @@ class Deployments:
             return Consumers(wanted, problem=Problem(Reason.WORKLOAD_REFUSED, str(error)))
         return _consumers(services, group, live or {}, wanted)
 
-    def stop(self, services: Services, group: ConsumerGroup) -> str:
+    def stop(self, services: GroupParts, group: ConsumerGroup) -> str:
         """Delete the Deployment. Its pods leave the group when they end."""
         delete(services.kube, resources.reference(group))
         names = [pod["metadata"]["name"] for pod in _pods(services, group)]
         return f"the consumers {', '.join(sorted(names)[:5])} to end" if names else ""
 
 
-def _consumers(services: Services, group: ConsumerGroup, live: Manifest, wanted: int) -> Consumers:
+def _consumers(services: GroupParts, group: ConsumerGroup, live: Manifest, wanted: int) -> Consumers:
     status = live.get("status") or {}
     ready = status.get("readyReplicas", 0)
     failure = ""
@@ -61,5 +61,5 @@ def _consumers(services: Services, group: ConsumerGroup, live: Manifest, wanted:
     return Consumers(wanted, status.get("replicas", 0), ready, selector, failure)
 
 
-def _pods(services: Services, group: ConsumerGroup) -> list[Manifest]:
+def _pods(services: GroupParts, group: ConsumerGroup) -> list[Manifest]:
     return list(services.kube.list("v1", "Pod", group.namespace, resources.selector(group)))

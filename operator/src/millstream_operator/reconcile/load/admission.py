@@ -8,7 +8,7 @@ from __future__ import annotations
 from ...models import BatchLoad, BatchLoadStatus
 from ...models.conditions import Reason
 from ...models.problem import Problem
-from ...state.context import Services
+from ...state.context import LoadParts
 from ..common.reference import find_cluster
 from . import plan as runs
 from .columns import check_columns
@@ -17,7 +17,7 @@ from .offsets import check_topics, find_ends
 from .tables import check_table
 
 
-def refusal(services: Services, load: BatchLoad) -> Problem | None:
+def refusal(services: LoadParts, load: BatchLoad) -> Problem | None:
     """Why no run of the load starts in its present form; None if one may.
 
     Checked before a run begins, and again before anything is started, since the spec may have changed in between.
@@ -27,7 +27,7 @@ def refusal(services: Services, load: BatchLoad) -> Problem | None:
 
 
 def begin(
-    services: Services, load: BatchLoad, asks: runs.Request
+    services: LoadParts, load: BatchLoad, asks: runs.Request
 ) -> BatchLoadStatus | Problem | runs.Waiting:
     """The status with the requested run and its offsets."""
     if problem := refusal(services, load):
@@ -42,7 +42,7 @@ def begin(
     return runs.begin(load, asks, partitions, services.now(), services.nonce())
 
 
-def scheduled_problem(services: Services, load: BatchLoad) -> Problem | None:
+def scheduled_problem(services: LoadParts, load: BatchLoad) -> Problem | None:
     """Why the next run of the schedule could not begin, if that is known before its time."""
     if load.spec.schedule is None or load.spec.schedule.suspend:
         return None

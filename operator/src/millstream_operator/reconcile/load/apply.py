@@ -18,7 +18,7 @@ from ...resources import load as resources
 from ...resources.cluster import bootstrap_of
 from ...resources.load_job import job
 from ...resources.load_spark_application import spark_application
-from ...state.context import Services
+from ...state.context import LoadParts
 from ...state.status import write_status
 from ..common.objects import create, ensure
 from ..common.reference import find_cluster, login_problem
@@ -38,7 +38,7 @@ ENDED_S = 300.0
 MAX_LINE = 400
 
 
-def reconcile_load(services: Services, load: BatchLoad) -> float:
+def reconcile_load(services: LoadParts, load: BatchLoad) -> float:
     """One pass; seconds until the next."""
     if load.metadata.deletion_timestamp is not None:
         return ENDED_S  # Kubernetes removes what the load owns
@@ -59,7 +59,7 @@ def reconcile_load(services: Services, load: BatchLoad) -> float:
     return _follow(services, load, observed)
 
 
-def _begin(services: Services, load: BatchLoad, observed: BatchLoad, asks: Request) -> float:
+def _begin(services: LoadParts, load: BatchLoad, observed: BatchLoad, asks: Request) -> float:
     now, begun = services.now(), begin(services, observed, asks)
     if isinstance(begun, Problem | Waiting):
         write_status(services, load, tell(observed, observed.status, now, begun))
@@ -69,7 +69,7 @@ def _begin(services: Services, load: BatchLoad, observed: BatchLoad, asks: Reque
     return AT_ONCE_S
 
 
-def _idle(services: Services, load: BatchLoad, observed: BatchLoad) -> float:
+def _idle(services: LoadParts, load: BatchLoad, observed: BatchLoad) -> float:
     """A pass without a current run, and with none due."""
     now = services.now()
     status = with_lag(services, observed)
@@ -89,7 +89,7 @@ def _seconds_to(moment: str, now: datetime) -> float:
     return (runs.parsed(moment) - now).total_seconds()
 
 
-def _follow(services: Services, load: BatchLoad, observed: BatchLoad) -> float:
+def _follow(services: LoadParts, load: BatchLoad, observed: BatchLoad) -> float:
     seen = _runner(services, observed)
     now = services.now()
     if isinstance(seen, Problem):
@@ -109,7 +109,7 @@ def _follow(services: Services, load: BatchLoad, observed: BatchLoad) -> float:
     return AT_ONCE_S if load.spec.schedule or load.spec.rerun else ENDED_S
 
 
-def _runner(services: Services, load: BatchLoad) -> Seen | Problem:
+def _runner(services: LoadParts, load: BatchLoad) -> Seen | Problem:
     """The runner of the load's run, created if it does not exist."""
     found = find_runner(services, load)
     if found is not None:
@@ -118,7 +118,7 @@ def _runner(services: Services, load: BatchLoad) -> Seen | Problem:
     return _start(services, load, build(load, services.images))
 
 
-def _start(services: Services, load: BatchLoad, runner: Manifest) -> Seen | Problem:
+def _start(services: LoadParts, load: BatchLoad, runner: Manifest) -> Seen | Problem:
     if edited := runs.superseded(load):
         return edited
     if problem := refusal(services, load):

@@ -13,14 +13,14 @@ from ...models import BatchLoad, BatchLoadStatus, Run
 from ...resources.load import RUN_LABEL
 from ...resources.load_spark_application import API_VERSION as SPARK_API_VERSION
 from ...resources.owned import is_owned_by
-from ...state.context import Services
+from ...state.context import LoadParts
 from .plan import RunState, in_flight, parsed
 
 KINDS = (("batch/v1", "Job"), (SPARK_API_VERSION, "SparkApplication"), ("v1", "ConfigMap"))
 ENDED_APPLICATION = ("COMPLETED", "FAILED")
 
 
-def clean(services: Services, load: BatchLoad, status: BatchLoadStatus) -> None:
+def clean(services: LoadParts, load: BatchLoad, status: BatchLoadStatus) -> None:
     """Delete what the status does not keep."""
     now, labels = services.now(), {"millstream.dev/batch-load": load.name}
     for api_version, kind in KINDS:

@@ -9,12 +9,12 @@ from ...kafka.records import EARLIEST, LATEST, AdminError, Partition
 from ...models import BatchLoad, BatchLoadStatus, Lag, LoadedPartition
 from ...models.problem import Problem
 from ...state.cache import key_for
-from ...state.context import Services
+from ...state.context import LoadParts
 from ...state.lags import Measured
 from ..common.reference import find_cluster
 
 
-def with_lag(services: Services, load: BatchLoad) -> BatchLoadStatus:
+def with_lag(services: LoadParts, load: BatchLoad) -> BatchLoadStatus:
     """The status with the current lag; with the previous one while brokers do not respond."""
     committed = load.status.committed
     if committed is None:

@@ -12,7 +12,7 @@ from ...models.conditions import Reason
 from ...models.problem import PAUSED, Problem, is_paused
 from ...resources.images import Images
 from ...resources.owned import CLUSTER_LABEL
-from ...state.context import Services
+from ...state.context import LoadParts
 from .output import check_output
 
 _OF_A_CLUSTER = re.compile(r"data-.+-\d+")
@@ -21,7 +21,7 @@ _OF_A_CLUSTER = re.compile(r"data-.+-\d+")
 class KubernetesLauncher:
     """Starts runs as Jobs or SparkApplications."""
 
-    def refusal(self, services: Services, load: BatchLoad) -> Problem | None:
+    def refusal(self, services: LoadParts, load: BatchLoad) -> Problem | None:
         """A run that has started continues while its load is paused."""
         if is_paused(load):
             return Problem(Reason.RECONCILE_PAUSED, f"no run starts: {PAUSED[-1]}")
@@ -44,7 +44,7 @@ def _fits(image: str, allowed: str) -> bool:
     return image.startswith(allowed[:-1]) if allowed.endswith("*") else image == allowed
 
 
-def _check_claim(services: Services, load: BatchLoad) -> Problem | None:
+def _check_claim(services: LoadParts, load: BatchLoad) -> Problem | None:
     name = load.spec.output.volume_claim_name
     claim = services.kube.get("v1", "PersistentVolumeClaim", load.namespace, name) if name else None
     if name and claim is None and _OF_A_CLUSTER.fullmatch(name):

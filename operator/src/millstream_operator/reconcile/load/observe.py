@@ -13,7 +13,7 @@ from ...resources import load as resources
 from ...resources.load_job import DRIVER
 from ...resources.load_spark_application import API_VERSION as SPARK_API_VERSION
 from ...resources.owned import is_owned_by
-from ...state.context import Services
+from ...state.context import LoadParts
 from ..common.objects import find
 from .plan import RunState, Seen
 from .pods import MOUNTS, Object, executors_of, phase, why_refused
@@ -25,7 +25,7 @@ REFUSED_LINES = 200
 """Lines of a driver's log searched for the refusal of an executor, which Spark tries to create every second."""
 
 
-def find_runner(services: Services, load: BatchLoad) -> Manifest | None:
+def find_runner(services: LoadParts, load: BatchLoad) -> Manifest | None:
     """The runner of the load's run; None if it does not exist. Raises NotOurs.
 
     A run keeps its runner when an edit of the spec names another: a second one would be a second driver."""
@@ -39,7 +39,7 @@ def find_runner(services: Services, load: BatchLoad) -> Manifest | None:
     return found if found is not None and is_owned_by(found, load.metadata.uid) else None
 
 
-def see(services: Services, load: BatchLoad, runner: Manifest) -> Seen:
+def see(services: LoadParts, load: BatchLoad, runner: Manifest) -> Seen:
     """The state of the run."""
     run, (driver, pods) = resources.run_id(load), _pods(services, load, runner)
     if runner["kind"] == "SparkApplication":
@@ -51,7 +51,7 @@ def see(services: Services, load: BatchLoad, runner: Manifest) -> Seen:
     return _with_hindrance(services, load, seen, runner, driver, pods)
 
 
-def log_of(services: Services, load: BatchLoad) -> Sequence[str]:
+def log_of(services: LoadParts, load: BatchLoad) -> Sequence[str]:
     """The end of the driver's log, while its pod exists."""
     try:
         runner = find_runner(services, load)
@@ -65,7 +65,7 @@ def log_of(services: Services, load: BatchLoad) -> Sequence[str]:
         return []  # report the failure even without its log
 
 
-def _pods(services: Services, load: BatchLoad, runner: Manifest) -> tuple[Object | None, Sequence[Object]]:
+def _pods(services: LoadParts, load: BatchLoad, runner: Manifest) -> tuple[Object | None, Sequence[Object]]:
     """The driver's pod, if there is one, and all pods of the run."""
     kube, label = services.kube, {resources.RUN_LABEL: resources.run_name(load)}
     if runner["kind"] == "Job":
@@ -76,13 +76,13 @@ def _pods(services: Services, load: BatchLoad, runner: Manifest) -> tuple[Object
     return driver, kube.list("v1", "Pod", load.namespace, label) if driver is not None else ()
 
 
-def _log(services: Services, load: BatchLoad, runner: Manifest, driver: Object, lines: int) -> Sequence[str]:
+def _log(services: LoadParts, load: BatchLoad, runner: Manifest, driver: Object, lines: int) -> Sequence[str]:
     container = DRIVER if runner["kind"] == "Job" else resources.DRIVER_CONTAINER
     return services.kube.log(load.namespace, driver["metadata"]["name"], container, lines)
 
 
 def _with_hindrance(
-    services: Services,
+    services: LoadParts,
     load: BatchLoad,
     seen: Seen,
     runner: Manifest,
@@ -100,7 +100,7 @@ def _with_hindrance(
     return replace(seen, message=refused, reason=Reason.PODS_PENDING) if refused else seen
 
 
-def _latest(services: Services, load: BatchLoad, metadata: Mapping[str, Any], *reasons: str) -> str:
+def _latest(services: LoadParts, load: BatchLoad, metadata: Mapping[str, Any], *reasons: str) -> str:
     """The message of the latest Event about an object with one of these reasons.
 
     For example a quota, a limit range or a webhook that refuses a pod, or a volume that cannot be mounted.

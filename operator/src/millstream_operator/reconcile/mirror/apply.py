@@ -23,7 +23,7 @@ from ...resources.cluster import bootstrap_of
 from ...resources.mirror import Endpoint
 from ...resources.owned import is_owned_by
 from ...state.cache import key_for
-from ...state.context import Services
+from ...state.context import MirrorParts
 from ...state.status import write_status
 from ...validation.admission import refusal
 from ..common.objects import NotOurs, delete, ensure, find
@@ -40,11 +40,11 @@ LOOK_S = 10.0
 SOON_S = 2.0
 
 Endpoints = tuple[Sequence[Endpoint], Endpoint]
-Running = Callable[[Services, Key], mirror_rules.Mirrored | None]
+Running = Callable[[MirrorParts, Key], mirror_rules.Mirrored | None]
 """The configuration that a MirrorMaker's workers run with, if it may differ from the spec."""
 
 
-def reconcile_mirror(services: Services, mirror: MirrorMaker) -> float:
+def reconcile_mirror(services: MirrorParts, mirror: MirrorMaker) -> float:
     """One pass; seconds until the next."""
     if mirror.metadata.deletion_timestamp is not None:
         return LOOK_S  # Kubernetes removes its objects
@@ -89,14 +89,18 @@ def reconcile_mirror(services: Services, mirror: MirrorMaker) -> float:
 
 
 def _refused(
-    services: Services, mirror: MirrorMaker, problem: Problem, promotion: Promotion, ending: int | None = None
+    services: MirrorParts,
+    mirror: MirrorMaker,
+    problem: Problem,
+    promotion: Promotion,
+    ending: int | None = None,
 ) -> float:
     status = mirrors.refused_status(mirror, problem, services.now(), promotion, ending=ending)
     write_status(services, mirror, status)
     return SOON_S if promotion.runs or ending else LOOK_S
 
 
-def _report(services: Services, mirror: MirrorMaker, deployment: Manifest, promotion: Promotion) -> float:
+def _report(services: MirrorParts, mirror: MirrorMaker, deployment: Manifest, promotion: Promotion) -> float:
     seen = _workers(services, mirror, deployment)
     write_status(services, mirror, mirrors.status_of(mirror, seen, services.now(), promotion))
     if promotion.runs:
@@ -105,7 +109,7 @@ def _report(services: Services, mirror: MirrorMaker, deployment: Manifest, promo
 
 
 def find_endpoints(
-    services: Services,
+    services: MirrorParts,
     mirror: MirrorMaker,
     address_of: Callable[[Cluster], str],
     running: Running = lambda services, key: None,
@@ -124,7 +128,7 @@ def find_endpoints(
 
 
 def taken_name(
-    services: Services,
+    services: MirrorParts,
     mirror: MirrorMaker,
     address_of: Callable[[Cluster], str],
     running: Running = lambda services, key: None,
@@ -148,7 +152,7 @@ def taken_name(
 
 
 def _endpoints(
-    services: Services, mirror: MirrorMaker, address_of: Callable[[Cluster], str]
+    services: MirrorParts, mirror: MirrorMaker, address_of: Callable[[Cluster], str]
 ) -> Endpoints | Problem:
     bootstraps = _bootstraps(services, mirror, [*mirror.spec.sources, mirror.spec.target], address_of)
     if isinstance(bootstraps, Problem):
@@ -157,7 +161,7 @@ def _endpoints(
 
 
 def _bootstraps(
-    services: Services,
+    services: MirrorParts,
     mirror: MirrorMaker,
     places: Sequence[MirrorTarget],
     address_of: Callable[[Cluster], str],
@@ -175,7 +179,7 @@ def _bootstraps(
 
 
 def _all(
-    services: Services, address_of: Callable[[Cluster], str], running: Running
+    services: MirrorParts, address_of: Callable[[Cluster], str], running: Running
 ) -> Iterator[mirror_rules.Mirrored]:
     """All mirrored topics: by the specs, or by the workers' configuration if a spec is not in force."""
     for key in services.store.keys(MirrorMaker.KIND):
@@ -185,7 +189,7 @@ def _all(
 
 
 def _idle(
-    services: Services, address_of: Callable[[Cluster], str], others: Sequence[mirror_rules.Mirrored]
+    services: MirrorParts, address_of: Callable[[Cluster], str], others: Sequence[mirror_rules.Mirrored]
 ) -> Iterator[mirror_rules.Mirrored]:
     """Paused MirrorMakers that never had workers, and will have some. One that breaks a rule will not."""
     known = {key_for(mirror) for mirror, _, _ in others}
@@ -197,7 +201,7 @@ def _idle(
 
 
 def _as_specified(
-    services: Services, key: Key, address_of: Callable[[Cluster], str], *, paused: bool = False
+    services: MirrorParts, key: Key, address_of: Callable[[Cluster], str], *, paused: bool = False
 ) -> mirror_rules.Mirrored | None:
     """What the spec says; None unless it has addresses and something to mirror, and is ``paused`` or not."""
     with contextlib.suppress(ManifestError):
@@ -209,7 +213,7 @@ def _as_specified(
     return None
 
 
-def _running(services: Services, key: Key) -> mirror_rules.Mirrored | None:
+def _running(services: MirrorParts, key: Key) -> mirror_rules.Mirrored | None:
     """The last configuration of a MirrorMaker's workers.
 
     None without workers, or if a user has changed their file into one that they refuse.
@@ -234,7 +238,7 @@ def _running(services: Services, key: Key) -> mirror_rules.Mirrored | None:
         return None
 
 
-def _workers(services: Services, mirror: MirrorMaker, deployment: Manifest) -> Workers:
+def _workers(services: MirrorParts, mirror: MirrorMaker, deployment: Manifest) -> Workers:
     status, spec = deployment.get("status") or {}, deployment.get("spec") or {}
     is_seen = status.get("observedGeneration", 0) >= (deployment.get("metadata") or {}).get("generation", 0)
     pods = _pods(services, mirror)
@@ -261,7 +265,7 @@ def _config_of(pod: Manifest) -> str | None:
     return found
 
 
-def _pods(services: Services, mirror: MirrorMaker) -> list[Manifest]:
+def _pods(services: MirrorParts, mirror: MirrorMaker) -> list[Manifest]:
     return services.kube.list("v1", "Pod", mirror.namespace, resources.selector(mirror))
 
 

@@ -22,7 +22,7 @@ from ...models.conditions import ConditionType, Reason
 from ...models.mirror import MirrorTarget
 from ...models.problem import PAUSED, Problem, conditions_with, is_paused, shown
 from ...state.cache import key_for
-from ...state.context import Services
+from ...state.context import MirrorParts
 from ...state.status import write_status
 from ..common.reference import clusters_of_id, find_cluster, may_refer, not_allowed
 from .promotion import (
@@ -56,7 +56,7 @@ logger = logging.getLogger(__name__)
 
 
 def advance(
-    services: Services,
+    services: MirrorParts,
     mirror: MirrorMaker,
     reports: Callable[[], Sequence[WorkerReport]],
     *,
@@ -76,7 +76,7 @@ def advance(
 
 
 def _go_on(
-    services: Services,
+    services: MirrorParts,
     mirror: MirrorMaker,
     reports: Callable[[], Sequence[WorkerReport]],
     *,
@@ -127,7 +127,7 @@ def _again(
 
 
 def _advance(
-    services: Services,
+    services: MirrorParts,
     mirror: MirrorMaker,
     promote: Promote,
     target: KafkaAdmin,
@@ -176,7 +176,7 @@ def _advance(
         return _unreachable(mirror, promote, error)
 
 
-def _forbidden(services: Services, mirror: MirrorMaker, target: KafkaAdmin) -> Problem | None:
+def _forbidden(services: MirrorParts, mirror: MirrorMaker, target: KafkaAdmin) -> Problem | None:
     """Why the MirrorMaker may not promote there, if its target is the address of a Cluster. Raises AdminError.
 
     The operator reaches every Cluster of its own, also one that refuses the namespace's pods.
@@ -194,7 +194,7 @@ def _waiting(planned: Plan | Refused) -> bool:
 
 
 def _promote(
-    services: Services,
+    services: MirrorParts,
     mirror: MirrorMaker,
     promote: Promote,
     planned: Plan,
@@ -248,7 +248,7 @@ def _promote(
     return Promotion(mirror, last, condition(mirror, last), looked=True)
 
 
-def _observe(services: Services, mirror: MirrorMaker, target: KafkaAdmin, *, workers: bool) -> Observed:
+def _observe(services: MirrorParts, mirror: MirrorMaker, target: KafkaAdmin, *, workers: bool) -> Observed:
     """Read the topics first: a later note may be about a newer topic, which the topic's id shows."""
     topics = target_topics(target, None)
     groups = {group_of(mirror.name, source.name): source.name for source in mirror.spec.sources}
@@ -263,7 +263,7 @@ def _observe(services: Services, mirror: MirrorMaker, target: KafkaAdmin, *, wor
 
 
 def _source_ends(
-    services: Services,
+    services: MirrorParts,
     mirror: MirrorMaker,
     planned: Plan,
     seen: Observed,
@@ -310,7 +310,7 @@ def _read_ends(admin: KafkaAdmin, topics: Mapping[str, str], prefix: str) -> dic
     return {Partition(same[where.topic], where.partition): SourceEnd(end) for where, end in ends.items()}
 
 
-def _admin(services: Services, mirror: MirrorMaker, place: MirrorTarget) -> KafkaAdmin | Problem:
+def _admin(services: MirrorParts, mirror: MirrorMaker, place: MirrorTarget) -> KafkaAdmin | Problem:
     if place.cluster_ref is not None:
         cluster = find_cluster(services, mirror.namespace, place.cluster_ref)
         return cluster if isinstance(cluster, Problem) else services.brokers_of(cluster)

@@ -19,7 +19,7 @@ from ...models.conditions import ConditionType, Reason
 from ...models.keys import ClusterKey, Key
 from ...models.problem import PAUSED, Problem, is_paused
 from ...state.cache import key_for
-from ...state.context import Services
+from ...state.context import Parts, Resources
 from ...state.status import hold_finalizer, write_status
 from ..common.deletion import needs_cleanup, release_resource, wait
 from ..common.reference import rival_problem
@@ -33,7 +33,7 @@ READY_INTERVAL_S = 60.0
 WAITING_INTERVAL_S = 5.0
 
 
-def reconcile_topics(services: Services, topics: Sequence[Topic]) -> Mapping[Key, float]:
+def reconcile_topics(services: Parts, topics: Sequence[Topic]) -> Mapping[Key, float]:
     """One look at Topics of one Cluster; returns seconds until the next look by Topic."""
     found = partition_by_readiness(services, topics, conflict, _title)
     if found.cluster is not None:
@@ -43,13 +43,13 @@ def reconcile_topics(services: Services, topics: Sequence[Topic]) -> Mapping[Key
     return found.again
 
 
-def conflict(services: Services, topic: Topic, cluster: Cluster) -> Problem | None:
+def conflict(services: Resources, topic: Topic, cluster: Cluster) -> Problem | None:
     """The conflict with an older Topic that names the same topic, if any."""
     return rival_problem(services, topic, cluster, topic.topic_name, "topic", Reason.CONFLICTING_TOPIC)
 
 
 def _bring_about(
-    services: Services, cluster: Cluster, admin: KafkaAdmin, topics: Sequence[Topic]
+    services: Parts, cluster: Cluster, admin: KafkaAdmin, topics: Sequence[Topic]
 ) -> Mapping[Key, float]:
     if not topics:
         return {}
@@ -114,7 +114,7 @@ def _claim(admin: KafkaAdmin, topics: Sequence[Topic], observed: Mapping[str, To
         admin.change_configs(claims)
 
 
-def _noted(services: Services, topic: Topic, plan: TopicPlan) -> Topic:
+def _noted(services: Parts, topic: Topic, plan: TopicPlan) -> Topic:
     """The Topic, after its status notes the keys that are about to be set.
 
     So even if the operator dies next, they are reset once the spec no longer names them.
@@ -140,7 +140,7 @@ def apply_plans(admin: KafkaAdmin, plans: Mapping[str, TopicPlan]) -> dict[str, 
     return {name: problem_of(no) for name, no in refusals.items() if no is not None}
 
 
-def _delete(services: Services, admin: KafkaAdmin, topics: Sequence[Topic]) -> Mapping[Key, float]:
+def _delete(services: Parts, admin: KafkaAdmin, topics: Sequence[Topic]) -> Mapping[Key, float]:
     """Delete the topics of resources that are being deleted, if their policy says so, and release the resources."""
     doomed = [topic for topic in topics if needs_cleanup(topic)]
     again: dict[Key, float] = {}
@@ -168,7 +168,7 @@ def _title(topic: Topic) -> str:
 
 
 def _report(
-    services: Services,
+    services: Parts,
     topic: Topic,
     observed: TopicState | None,
     problem: Problem | None,

@@ -27,7 +27,7 @@ from ...models.event import EventType
 from ...models.keys import Key
 from ...models.problem import PAUSED, Problem, is_paused
 from ...state.cache import key_for
-from ...state.context import Services
+from ...state.context import Parts, Resources
 from ...state.status import hold_finalizer, write_status
 from ..common.deletion import needs_cleanup, release_resource, wait
 from ..common.reference import rival_problem
@@ -59,7 +59,7 @@ Plans = Mapping[str, UserPlan]
 """By the user's name in Kafka."""
 
 
-def reconcile_users(services: Services, users: Sequence[User]) -> Mapping[Key, float]:
+def reconcile_users(services: Parts, users: Sequence[User]) -> Mapping[Key, float]:
     """One look at Users of one Cluster; returns seconds until the next look by User."""
     found = partition_by_readiness(services, users, conflict, _title)
     if found.cluster is not None:
@@ -69,7 +69,7 @@ def reconcile_users(services: Services, users: Sequence[User]) -> Mapping[Key, f
     return found.again
 
 
-def conflict(services: Services, user: User, cluster: Cluster) -> Problem | None:
+def conflict(services: Resources, user: User, cluster: Cluster) -> Problem | None:
     """Why the resource must not have its user: the name is reserved, or an older User has it."""
     within = cluster.namespace if user.kafka_name in cluster.spec.administrators else None
     return reserved(user, cluster) or rival_problem(
@@ -95,7 +95,7 @@ def observe(admin: KafkaAdmin, users: Sequence[User]) -> dict[str, Observed]:
 
 
 def _bring_about(
-    services: Services, cluster: Cluster, admin: KafkaAdmin, users: Sequence[User]
+    services: Parts, cluster: Cluster, admin: KafkaAdmin, users: Sequence[User]
 ) -> Mapping[Key, float]:
     if not users:
         return {}
@@ -144,7 +144,7 @@ def problem_of(error: AdminError) -> Problem:
     return Problem(Reason.CLUSTER_NOT_READY, str(error))
 
 
-def _credential(services: Services, user: User, cluster: Cluster) -> Password | Problem | None:
+def _credential(services: Parts, user: User, cluster: Cluster) -> Password | Problem | None:
     """None for a user without authentication."""
     if user.spec.authentication is None:
         return None
@@ -153,7 +153,7 @@ def _credential(services: Services, user: User, cluster: Cluster) -> Password | 
     return password_for(services, user)
 
 
-def _noted(services: Services, user: User) -> User:
+def _noted(services: Parts, user: User) -> User:
     status = noted(user)
     write_status(services, user, status)
     return replace(user, status=status)
@@ -194,7 +194,7 @@ def _about(rule: Acl, refusal: Refusal) -> Refusal:
 
 
 def _report(
-    services: Services,
+    services: Parts,
     user: User,
     observed: Mapping[str, Observed],
     plans: Plans,
@@ -211,7 +211,7 @@ def _report(
     return OWN_PASSWORD_INTERVAL_S if is_own else READY_INTERVAL_S
 
 
-def _delete(services: Services, admin: KafkaAdmin, users: Sequence[User]) -> Mapping[Key, float]:
+def _delete(services: Parts, admin: KafkaAdmin, users: Sequence[User]) -> Mapping[Key, float]:
     """Remove what resources that are being deleted have set, if their policy says so, and release the resources."""
     doomed = [user for user in users if needs_cleanup(user)]
     failed: dict[str, str] = {}

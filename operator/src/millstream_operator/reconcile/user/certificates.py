@@ -17,13 +17,13 @@ from ...models.conditions import Reason
 from ...models.problem import PAUSED, Problem, is_paused
 from ...resources import certificates as of_cluster
 from ...resources.user import certificate_of, certificate_secret, reference, rotated_for, version_of
-from ...state.context import Services
+from ...state.context import Parts
 from ..common.objects import NotOurs, bring, find
 from ..common.secrets import not_readable
 from .plan import Password
 
 
-def certificate_for(services: Services, user: User, cluster: Cluster) -> Password | Problem:
+def certificate_for(services: Parts, user: User, cluster: Cluster) -> Password | Problem:
     """The certificate of a User, as a credential without a password."""
     try:
         return _certificate(services, user, cluster)
@@ -33,7 +33,7 @@ def certificate_for(services: Services, user: User, cluster: Cluster) -> Passwor
         return not_readable(error)
 
 
-def _certificate(services: Services, user: User, cluster: Cluster) -> Password | Problem:
+def _certificate(services: Parts, user: User, cluster: Cluster) -> Password | Problem:
     now = services.now()
     authority = _authority(services, cluster, now)
     if isinstance(authority, Problem):
@@ -69,7 +69,7 @@ def _certificate(services: Services, user: User, cluster: Cluster) -> Password |
     return Password("", version_of(live), user.name, rotated_for(live) or None, is_certificate=True)
 
 
-def _authority(services: Services, cluster: Cluster, now: datetime) -> Issued | Problem:
+def _authority(services: Parts, cluster: Cluster, now: datetime) -> Issued | Problem:
     own = cluster.spec.own_authority
     name = own if own is not None else of_cluster.authority_secret(cluster)
     live: dict[str, Any] | None = services.kube.get("v1", "Secret", cluster.namespace, name)

@@ -13,7 +13,7 @@ from ...models import User
 from ...models.conditions import Reason
 from ...models.problem import PAUSED, Problem, is_paused
 from ...resources.user import password_of, reference, rotated_for, secret, version_of
-from ...state.context import Services
+from ...state.context import Parts
 from ..common.objects import NotOurs, find
 from ..common.secrets import not_readable, replace
 from .plan import Password
@@ -22,7 +22,7 @@ BYTES = 24
 """Random bytes of a password: 32 characters."""
 
 
-def password_for(services: Services, user: User) -> Password | Problem:
+def password_for(services: Parts, user: User) -> Password | Problem:
     """The password of a user with authentication."""
     try:
         return _generated(services, user) if user.generates_password else _own(services, user)
@@ -35,7 +35,7 @@ def password_for(services: Services, user: User) -> Password | Problem:
         return not_readable(error)
 
 
-def _own(services: Services, user: User) -> Password | Problem:
+def _own(services: Parts, user: User) -> Password | Problem:
     key = user.password_key
     assert key is not None
     live = services.kube.get("v1", "Secret", user.namespace, key.name)
@@ -48,7 +48,7 @@ def _own(services: Services, user: User) -> Password | Problem:
     return Password(password_of(live, key.key), version_of(live), key.name)
 
 
-def _generated(services: Services, user: User) -> Password | Problem:
+def _generated(services: Parts, user: User) -> Password | Problem:
     request = user.spec.rotate.request_id if user.spec.rotate is not None else ""
     live = find(services.kube, reference(user))
     if is_paused(user):
