@@ -10,7 +10,7 @@ from pathlib import Path
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import (
     BestAvailableEncryption,
     Encoding,
@@ -23,7 +23,7 @@ from cryptography.x509.oid import NameOID
 HOUR = timedelta(hours=1)
 NAMES = ("localhost", "127.0.0.1")
 
-Key = ec.EllipticCurvePrivateKey
+Key = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
 
 
 def named(common_name: str) -> x509.Name:
@@ -91,8 +91,9 @@ class Authority:
         begin: timedelta = -HOUR,
         end: timedelta = timedelta(days=1),
         key: Key | None = None,
+        usages: Sequence[x509.ObjectIdentifier] = (),
     ) -> Issued:
-        """`begin` and `end` are relative to now."""
+        """`begin` and `end` are relative to now; `usages` are those of the key, any if there are none."""
         key = key or ec.generate_private_key(ec.SECP256R1())
         now = datetime.now(UTC)
         builder = (
@@ -108,6 +109,8 @@ class Authority:
             builder = builder.add_extension(
                 x509.SubjectAlternativeName([_alternative(name) for name in names]), critical=False
             )
+        if usages:
+            builder = builder.add_extension(x509.ExtendedKeyUsage(usages), critical=False)
         chain = [builder.sign(self.key, hashes.SHA256())]
         return Issued(key, chain if self.parent is None else [*chain, self.certificate])
 

@@ -66,7 +66,13 @@ TLS_KEYS = (
         rule=one_of(*CLIENT_AUTHENTICATION),
     ),
     _key("ssl.enabled.protocols", Type.LIST, list(PROTOCOLS), "Versions of TLS.", rule=some_of(*PROTOCOLS)),
-    _key("ssl.protocol", Type.STRING, "TLSv1.3", "Newest version of TLS.", rule=one_of(*PROTOCOLS, "TLS")),
+    _key(
+        "ssl.protocol",
+        Type.STRING,
+        "TLSv1.3",
+        "Accepted, without effect, as in Kafka: `ssl.enabled.protocols` decides.",
+        rule=one_of(*PROTOCOLS, "TLS"),
+    ),
     _key(
         "ssl.cipher.suites",
         Type.LIST,

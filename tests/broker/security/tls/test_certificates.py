@@ -53,7 +53,8 @@ V2, V3 = ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3
         ({}, V2, V3),
         ({"ssl.enabled.protocols": "TLSv1.2"}, V2, V2),
         ({"ssl.enabled.protocols": "TLSv1.3"}, V3, V3),
-        ({"ssl.protocol": "TLSv1.2"}, V2, V2),
+        ({"ssl.protocol": "TLSv1.2"}, V2, V3),
+        ({"ssl.enabled.protocols": "TLSv1.3", "ssl.protocol": "TLSv1.2"}, V3, V3),
         ({"ssl.cipher.suites": "TLS_AES_256_GCM_SHA384"}, V3, V3),
         ({"ssl.cipher.suites": "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256"}, V2, V2),
     ],
@@ -99,8 +100,9 @@ def test_each_form_of_a_suites_name_is_openssls(java: str, openssl: str) -> None
             "ssl.cipher.suites=TLS_AES_256_GCM_SHA384: none is of a version in ssl.enabled.protocols",
         ),
         (
-            {"ssl.enabled.protocols": "TLSv1.3", "ssl.protocol": "TLSv1.2"},
-            "ssl.enabled.protocols=TLSv1.3: expected a version that ssl.protocol=TLSv1.2 includes",
+            {"ssl.cipher.suites": "TLS_DHE_RSA_WITH_AES_256_GCM_SHA384"},
+            "ssl.cipher.suites=TLS_DHE_RSA_WITH_AES_256_GCM_SHA384: brokers cannot serve suites with DHE: add one with"
+            " ECDHE",
         ),
     ],
 )

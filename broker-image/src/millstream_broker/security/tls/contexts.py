@@ -18,11 +18,7 @@ from .keystores import KeyStore, TlsValues, TrustStore
 
 log = logging.getLogger(__name__)
 
-_VERSIONS = {
-    "TLSv1.2": ssl.TLSVersion.TLSv1_2,
-    "TLSv1.3": ssl.TLSVersion.TLSv1_3,
-    "TLS": ssl.TLSVersion.TLSv1_3,
-}
+_VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 _VERIFY = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 
 
@@ -38,6 +34,7 @@ def server_context(
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_TICKET | ssl.OP_CIPHER_SERVER_PREFERENCE
     context.num_tickets = 0
     configure(context, values, keys, trusted)
+    _require_a_suite_to_serve(values)
     key = "ssl.client.auth"
     wanted = "none" if has_sasl and values.name_of(key) == key else values.text(key)
     if wanted != "none" and not trusted:
@@ -82,18 +79,10 @@ def trust(context: ssl.SSLContext, trusted: TrustStore) -> None:
 
 
 def _versions(values: TlsValues) -> tuple[ssl.TLSVersion, ssl.TLSVersion]:
-    newest = _VERSIONS[values.text("ssl.protocol")]
-    enabled = [_VERSIONS[name] for name in values.strings("ssl.enabled.protocols")] or list(
-        _VERSIONS.values()
-    )
-    if not (served := [version for version in enabled if version <= newest]):
-        name = values.name_of("ssl.enabled.protocols")
-        raise ConfigError(
-            f"{name}={','.join(values.strings('ssl.enabled.protocols'))}: expected a version that"
-            f" {values.name_of('ssl.protocol')}={values.text('ssl.protocol')} includes",
-            name,
-        )
-    return min(served), max(served)
+    """As in Kafka, `ssl.protocol` does not count."""
+    names = values.strings("ssl.enabled.protocols") or list(_VERSIONS)
+    enabled = [_VERSIONS[name] for name in names]
+    return min(enabled), max(enabled)
 
 
 def _choose_suites(context: ssl.SSLContext, values: TlsValues) -> None:
@@ -118,6 +107,19 @@ def _choose_suites(context: ssl.SSLContext, values: TlsValues) -> None:
             raise ConfigError(f"{name}: OpenSSL has no cipher suite {given}", name) from None
     if older:
         context.set_ciphers(":".join(older))
+
+
+def _require_a_suite_to_serve(values: ListenerConfig) -> None:
+    """OpenSSL takes suites with DHE, but serves them only with parameters, which Python has no way to generate."""
+    key = "ssl.cipher.suites"
+    newer, older = split(values.strings(key))
+    if older and not newer and all(suite.startswith("DHE-") for suite in older):
+        name = values.name_of(key)
+        raise ConfigError(
+            f"{name}={','.join(values.strings(key))}: brokers cannot serve suites with DHE: add one with ECDHE, such as"
+            " TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384 or, for an RSA key, TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384",
+            name,
+        )
 
 
 def _load_keys(context: ssl.SSLContext, values: TlsValues, keys: KeyStore) -> None:

@@ -42,8 +42,6 @@ class ZooKeeperTlsValues:
     def __getitem__(self, name: str) -> Value:
         if name in _INLINE:
             return None
-        if name == "ssl.protocol":
-            return "TLS"
         if name == "ssl.enabled.protocols":
             return self._protocols()
         if name in _LOCATIONS:
