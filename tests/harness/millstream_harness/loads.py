@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 from millstream_operator.models import BatchLoad, BatchLoadStatus, Run, decode_as
+from millstream_operator.models.load_run import ObservedRun, RunState
 from millstream_operator.reconcile.load import plan as runs
-from millstream_operator.reconcile.load.plan import RunState, Seen
 from millstream_operator.reconcile.load.ranges import Ends, Partitions
 from millstream_operator.validation.schema import crd_schemas
 
@@ -75,11 +75,11 @@ def started(load: BatchLoad, now: datetime = NOW, partitions: Partitions = FLIGH
     return runs.with_status(load, begun)
 
 
-def ended(load: BatchLoad, seen: Seen | None = None, now: datetime = NOW, **edit: Any) -> BatchLoad:
+def ended(load: BatchLoad, seen: ObservedRun | None = None, now: datetime = NOW, **edit: Any) -> BatchLoad:
     """The load whose run has ended, successfully unless ``seen`` says otherwise; then with another spec."""
     rows = run_of(load).records
     load = runs.with_status(
-        load, runs.end(load, seen or Seen(RunState.SUCCEEDED, rows=rows, corrupt_records=0), now)
+        load, runs.end(load, seen or ObservedRun(RunState.SUCCEEDED, rows=rows, corrupt_records=0), now)
     )
     return edited(load, **edit) if edit else load
 

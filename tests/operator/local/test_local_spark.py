@@ -13,7 +13,7 @@ from millstream_operator.local.java import NotInstalled
 from millstream_operator.local.reconcile import rows_of
 from millstream_operator.models import BatchLoad, decode_as
 from millstream_operator.models.load import Run
-from millstream_operator.reconcile.load.plan import RunState
+from millstream_operator.models.load_run import RunState
 
 ADVICE = "run `make jars` in Millstream's repository, or name"
 KAFKA, DELTA = "spark-sql-kafka-0-10_2.13-4.1.1.jar", "delta-spark_4.1_2.13-4.3.1.jar"

@@ -21,8 +21,8 @@ from millstream_jobs.value import OPTIONS
 from millstream_operator.models import BatchLoad, BatchLoadStatus, OffsetRange, Run, decode_as
 from millstream_operator.models.conditions import Reason
 from millstream_operator.models.load import Asked, Committed, Unsettled, Written
+from millstream_operator.models.load_run import ObservedRun, RunState
 from millstream_operator.models.references import expanded
-from millstream_operator.reconcile.load.plan import RunState, Seen
 from millstream_operator.reconcile.load.ranges import Ends
 from millstream_operator.resources import load as resources
 from millstream_operator.resources.images import Images, SparkRole
@@ -150,7 +150,7 @@ def test_a_run_names_the_last_run_whose_rows_the_table_must_have() -> None:
     assert fence_of(load) == {}, "the first run"
     load = loads.started(loads.ended(load, value={"format": "Binary"}), partitions=loads.MORE)
     assert fence_of(load) == {"after": id_of(1)}
-    lost = Seen(RunState.FAILED, error="the driver is lost")
+    lost = ObservedRun(RunState.FAILED, error="the driver is lost")
     again = loads.started(loads.ended(load, lost, value={"format": "Text"}), partitions=loads.MORE)
     assert (resources.run_id(again), fence_of(again)) == (id_of(2), {"after": id_of(1)}), "repeated"
     edit: dict[str, Any] = {"topics": ["flights", "other"]}
@@ -186,7 +186,7 @@ def test_a_run_that_was_fenced_is_not_repeated() -> None:
     load = loads.started(
         loads.ended(loads.started(loads.a_load()), value={"format": "Binary"}), partitions=loads.MORE
     )
-    fenced = Seen(RunState.FAILED, error="fenced", reason=Reason.FENCED)
+    fenced = ObservedRun(RunState.FAILED, error="fenced", reason=Reason.FENCED)
     load = loads.ended(load, fenced)
     assert load.status.unsettled is None
     load = loads.started(loads.edited(load, value={"format": "Binary"}), partitions=loads.MORE)
@@ -541,7 +541,7 @@ def test_a_run_looks_for_the_rows_of_a_failed_one_that_it_does_not_repeat(edit: 
     failed = load.status.last_run
     assert failed is not None
     assert mode_of(load) == "Append"
-    lost = Seen(RunState.FAILED, error="the driver is lost")
+    lost = ObservedRun(RunState.FAILED, error="the driver is lost")
     load = loads.ended(load, lost, **({"until": until, "value": {"format": "Binary"}} | edit))
     repeated = loads.started(
         loads.edited(load, until=until, value={"format": "Binary"}), partitions=loads.MORE

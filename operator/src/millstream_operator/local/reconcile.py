@@ -38,6 +38,7 @@ from ..models import (
 from ..models import Resource as Record
 from ..models.conditions import ConditionType, Reason
 from ..models.keys import Key
+from ..models.load_run import RunState
 from ..models.problem import PAUSED, Problem, condition_before, conditions_with, is_paused
 from ..models.words import count_of
 from ..reconcile.cluster import plan as cluster_plan
@@ -484,7 +485,7 @@ class Pass:
 
     def _say_end(self, load: BatchLoad, status: BatchLoadStatus) -> None:
         run = status.last_run or Run()
-        if run.state == runs.RunState.SUCCEEDED:
+        if run.state == RunState.SUCCEEDED:
             self.say(f"{_title(load)}: {run.name} wrote {rows_of(run)} to {self._where(load)}")
             if run.warning:
                 self.say(f"{_title(load)}: warning: {run.warning}")
@@ -493,7 +494,7 @@ class Pass:
 
     def _say_idle(self, load: BatchLoad) -> None:
         run, schedule = load.status.last_run, load.status.schedule
-        if run is not None and run.state == runs.RunState.SUCCEEDED:
+        if run is not None and run.state == RunState.SUCCEEDED:
             self.say(f"{_title(load)}: {run.name} has written {rows_of(run)}")
         elif run is not None and str(_key(load)) not in self.failures:
             self._failed(load, failure(run))

@@ -28,8 +28,8 @@ import msgspec
 
 from ..models import BatchLoad
 from ..models.conditions import Reason
+from ..models.load_run import ObservedRun, RunState
 from ..models.problem import Problem
-from ..reconcile.load.plan import RunState, Seen
 from ..reconcile.load.runner import TIMED_OUT, Report, explained, reason_of
 from ..resources.load import AVRO_LIMITS, SPARK_VERSION, run_file, run_id, run_name
 from ..state.context import LoadParts
@@ -155,7 +155,7 @@ def run(
     program: Path,
     progress: Callable[[Progress], None],
     timeout: float,
-) -> Seen:
+) -> ObservedRun:
     """Run the load's last run to its end, or for ``timeout`` seconds. Blocking, for minutes."""
     folder = run_folder(load, data)
     folder.mkdir(parents=True, exist_ok=True)
@@ -210,7 +210,7 @@ def run(
             timer.cancel()
             progress(Progress(name, records))
     if late.is_set():
-        return Seen(RunState.FAILED, error=TIMED_OUT, reason=Reason.DEADLINE_EXCEEDED, log=_tail(log))
+        return ObservedRun(RunState.FAILED, error=TIMED_OUT, reason=Reason.DEADLINE_EXCEEDED, log=_tail(log))
     return _seen(result, status, log, run_id(load))
 
 
@@ -249,7 +249,7 @@ def _stop(process: subprocess.Popen[str]) -> None:
             return
 
 
-def _seen(result: Path, status: int, log: Path, run: str) -> Seen:
+def _seen(result: Path, status: int, log: Path, run: str) -> ObservedRun:
     try:
         report = msgspec.json.decode(result.read_bytes(), type=Report)
     except (OSError, msgspec.MsgspecError):
@@ -257,7 +257,7 @@ def _seen(result: Path, status: int, log: Path, run: str) -> Seen:
     if report.run != run:  # of another run, or none
         report = Report()
     if status == 0 and report.state == RunState.SUCCEEDED:
-        return Seen(
+        return ObservedRun(
             RunState.SUCCEEDED,
             rows=report.rows,
             corrupt_records=report.corrupt_records,
@@ -265,7 +265,7 @@ def _seen(result: Path, status: int, log: Path, run: str) -> Seen:
             warning=report.warning,
         )
     reason, error = explained(reason_of(report), report.error or unreported(status, log))
-    return Seen(RunState.FAILED, error=error, reason=reason, log=_tail(log))
+    return ObservedRun(RunState.FAILED, error=error, reason=reason, log=_tail(log))
 
 
 def unreported(status: int, log: Path) -> str:

@@ -24,9 +24,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from millstream_harness.loads import a_load, edited, run_of
 from millstream_operator.models import BatchLoadStatus
 from millstream_operator.models.conditions import Reason
+from millstream_operator.models.load_run import ObservedRun, RunState
 from millstream_operator.reconcile.load import plan as runs
 from millstream_operator.reconcile.load.conditions import tell
-from millstream_operator.reconcile.load.plan import RunState, Seen
 from millstream_operator.reconcile.load.ranges import Ends, digest_of_positions
 from millstream_operator.resources import load as resources
 
@@ -66,7 +66,7 @@ class Story(RuleBasedStateMachine):
         self.ends = [0] * PARTITIONS
         self.table: dict[str, Ranges] = {}
         self.drivers: dict[str, Driver] = {}  # the running ones, by their run's name
-        self.reported: dict[str, Seen] = {}
+        self.reported: dict[str, ObservedRun] = {}
         self.claims: list[str] = []
         self.fenced: set[str] = set()
         self.nonces = itertools.count()
@@ -112,9 +112,9 @@ class Story(RuleBasedStateMachine):
         driver = self.drivers.pop(name)
         why = self.published(driver) if ends != "dies" else Reason.RUN_FAILED
         if ends == "well" and why is None:
-            self.reported[name] = Seen(RunState.SUCCEEDED)
+            self.reported[name] = ObservedRun(RunState.SUCCEEDED)
         else:
-            self.reported[name] = Seen(RunState.FAILED, error="boom", reason=why)
+            self.reported[name] = ObservedRun(RunState.FAILED, error="boom", reason=why)
 
     @precondition(lambda self: self.drivers)
     @rule(data=st.data())
@@ -195,7 +195,7 @@ class Story(RuleBasedStateMachine):
     def follow(self, load: Any, dies: str) -> None:
         run = run_of(load)
         name, rows = str(run.name), str(run.id)
-        seen = Seen(RunState.RUNNING)
+        seen = ObservedRun(RunState.RUNNING)
         if name in self.reported:
             seen = dataclasses.replace(self.reported[name], rows=run.records)
         elif name not in self.drivers:
@@ -204,7 +204,7 @@ class Story(RuleBasedStateMachine):
                 ranges = tuple((part.from_, part.until) for part in load.status.offsets)
                 told = resources.run_file(load, "b:1", result="")
                 self.drivers[name] = Driver(rows, ranges, told["output"].get("mode") == "New", told["fence"])
-            seen = edited_meanwhile or Seen(RunState.PENDING)
+            seen = edited_meanwhile or ObservedRun(RunState.PENDING)
         if not seen.state.ended:
             seen = runs.overdue(load, self.now) or seen
         self.write(tell(load, runs.follow(load, seen, self.now), self.now), dies)
@@ -265,7 +265,7 @@ class Story(RuleBasedStateMachine):
             self.the_operator_makes_a_pass("")
             for name in sorted(self.drivers):
                 why = self.published(self.drivers.pop(name))
-                self.reported[name] = Seen(
+                self.reported[name] = ObservedRun(
                     RunState.FAILED if why else RunState.SUCCEEDED, error="boom", reason=why
                 )
             self.now += timedelta(minutes=5)

@@ -23,16 +23,17 @@ from millstream_harness.loads import (
 )
 from millstream_operator.models import BatchLoad, BatchLoadStatus, ManifestError, Run
 from millstream_operator.models.conditions import Condition, Reason
+from millstream_operator.models.load_run import ObservedRun, RunState
 from millstream_operator.models.problem import Problem
 from millstream_operator.reconcile.load import plan as runs
 from millstream_operator.reconcile.load.conditions import tell
 from millstream_operator.reconcile.load.output import check_output
-from millstream_operator.reconcile.load.plan import Request, RunState, Seen, Trigger, Waiting
+from millstream_operator.reconcile.load.plan import Request, Trigger, Waiting
 from millstream_operator.reconcile.load.ranges import Ends
 from millstream_operator.state.context import new_nonce
 
 HOUR = timedelta(hours=1)
-FAILED = Seen(RunState.FAILED, error="boom")
+FAILED = ObservedRun(RunState.FAILED, error="boom")
 HOURLY: dict[str, Any] = {"schedule": {"cron": "30 * * * *"}}  # NOW is 08:00
 
 
@@ -89,13 +90,15 @@ def test_a_run_to_success() -> None:
     pending = says(load, "Ready", what="ImagePullBackOff: no such image")
     words = "daily-0001-1a2b3c4d with 130 records waits for its pods: ImagePullBackOff: no such image"
     assert pending == ("False", "PodsPending", words)
-    load = runs.with_status(load, runs.follow(load, Seen(RunState.RUNNING), NOW))
+    load = runs.with_status(load, runs.follow(load, ObservedRun(RunState.RUNNING), NOW))
     assert run_of(load).state == "Running"
     assert says(load, "Ready") == ("True", "Running", "daily-0001-1a2b3c4d loads 130 records")
     # A failed driver is restarted: the run continues.
-    load = runs.with_status(load, runs.follow(load, Seen(RunState.PENDING), NOW))
+    load = runs.with_status(load, runs.follow(load, ObservedRun(RunState.PENDING), NOW))
     assert run_of(load).state == "Running"
-    end = Seen(RunState.SUCCEEDED, rows=130, corrupt_records=5, bytes=99, end_time="2026-11-21T08:05:00Z")
+    end = ObservedRun(
+        RunState.SUCCEEDED, rows=130, corrupt_records=5, bytes=99, end_time="2026-11-21T08:05:00Z"
+    )
     load = runs.with_status(load, runs.follow(load, end, NOW))
     run = run_of(load)
     assert (run.state, run.rows, run.bytes, run.corrupt_records) == ("Succeeded", 130, 99, 5)
@@ -114,7 +117,7 @@ def test_a_run_to_success() -> None:
         (1, 50, "T1"),
     ]
     # An ended run stays ended.
-    assert runs.follow(load, Seen(RunState.PENDING), NOW) is load.status
+    assert runs.follow(load, ObservedRun(RunState.PENDING), NOW) is load.status
     assert asks(load) is None
     assert asks(load, retry=True) is None
 
@@ -122,12 +125,13 @@ def test_a_run_to_success() -> None:
 def test_warning_about_the_table_lasts_until_a_run_gives_none() -> None:
     words = "/lake/flights has the table feature deletionVectors"
 
-    def after(load: BatchLoad, seen: Seen) -> BatchLoad:
+    def after(load: BatchLoad, seen: ObservedRun) -> BatchLoad:
         load = ended(load, seen)
         return runs.with_status(load, tell(load, load.status, NOW))
 
     load = after(
-        started(observed(a_load(**HOURLY)), NOW + HOUR), Seen(RunState.SUCCEEDED, rows=130, warning=words)
+        started(observed(a_load(**HOURLY)), NOW + HOUR),
+        ObservedRun(RunState.SUCCEEDED, rows=130, warning=words),
     )
     assert run_of(load).warning == words
     assert says(load, "Warning") == ("True", "TableNotPortable", words)
@@ -136,7 +140,7 @@ def test_warning_about_the_table_lasts_until_a_run_gives_none() -> None:
     assert says(load, "Warning") == ("True", "TableNotPortable", words)
     load = after(load, FAILED)
     assert says(load, "Warning") == ("True", "TableNotPortable", words)
-    load = after(started(load, NOW + 3 * HOUR, MORE), Seen(RunState.SUCCEEDED, rows=130))
+    load = after(started(load, NOW + 3 * HOUR, MORE), ObservedRun(RunState.SUCCEEDED, rows=130))
     assert says(load, "Warning") is None
 
 
@@ -163,7 +167,7 @@ def test_an_edit_after_success_is_acted_on(edit: dict[str, Any], acts: bool) -> 
 
 def test_a_run_that_fails_says_why_and_a_changed_spec_repeats_it() -> None:
     error = "output.path: /lake/flights cannot be written to: Permission denied"
-    load = ended(started(a_load()), Seen(RunState.FAILED, error=error, log=("line 1", "line 2")))
+    load = ended(started(a_load()), ObservedRun(RunState.FAILED, error=error, log=("line 1", "line 2")))
     assert says(load, "Ready") == ("False", "OutputNotWritable", f"daily-0001-1a2b3c4d: {error}")
     assert (says(load, "Succeeded") or ())[:2] == ("False", "OutputNotWritable")
     assert run_of(load).log == ("line 1", "line 2")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from millstream_operator.models.conditions import Reason
-from millstream_operator.reconcile.load.plan import RunState
+from millstream_operator.models.load_run import RunState
 from millstream_operator.reconcile.load.runner import (
     APPLICATION_STATES,
     driver_pod_name,

@@ -13,6 +13,7 @@ from datetime import datetime
 from ...kubernetes.client import KubeError, Manifest
 from ...models import API_VERSION, BatchLoad, decode_as
 from ...models.conditions import Reason
+from ...models.load_run import ObservedRun, RunState
 from ...models.problem import Problem
 from ...resources import load as resources
 from ...resources.cluster import bootstrap_of
@@ -29,7 +30,7 @@ from .cleanup import clean
 from .conditions import PendingPods, tell
 from .lag import with_lag
 from .observe import LOG_LINES, find_runner, log_of, see
-from .plan import Request, RunState, Seen, Waiting
+from .plan import Request, Waiting
 
 AT_ONCE_S = 0.0
 SOON_S = 5.0
@@ -109,7 +110,7 @@ def _follow(services: LoadParts, load: BatchLoad, observed: BatchLoad) -> float:
     return AT_ONCE_S if load.spec.schedule or load.spec.rerun else ENDED_S
 
 
-def _runner(services: LoadParts, load: BatchLoad) -> Seen | Problem:
+def _runner(services: LoadParts, load: BatchLoad) -> ObservedRun | Problem:
     """The runner of the load's run, created if it does not exist."""
     found = find_runner(services, load)
     if found is not None:
@@ -118,7 +119,7 @@ def _runner(services: LoadParts, load: BatchLoad) -> Seen | Problem:
     return _start(services, load, build(load, services.images))
 
 
-def _start(services: LoadParts, load: BatchLoad, runner: Manifest) -> Seen | Problem:
+def _start(services: LoadParts, load: BatchLoad, runner: Manifest) -> ObservedRun | Problem:
     if edited := runs.superseded(load):
         return edited
     if problem := refusal(services, load):
@@ -143,4 +144,4 @@ def _start(services: LoadParts, load: BatchLoad, runner: Manifest) -> Seen | Pro
             "or set spec.runner: Job"
         )
         return Problem(Reason.RUNNER_NOT_AVAILABLE, message)
-    return Seen(RunState.PENDING)
+    return ObservedRun(RunState.PENDING)

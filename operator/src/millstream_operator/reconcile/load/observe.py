@@ -9,13 +9,13 @@ from typing import Any
 from ...kubernetes.client import KubeError, Manifest
 from ...models import BatchLoad
 from ...models.conditions import Reason
+from ...models.load_run import ObservedRun, RunState
 from ...resources import load as resources
 from ...resources.load_job import DRIVER
 from ...resources.load_spark_application import API_VERSION as SPARK_API_VERSION
 from ...resources.owned import is_owned_by
 from ...state.context import LoadParts
 from ..common.objects import find
-from .plan import RunState, Seen
 from .pods import MOUNTS, Object, executors_of, phase, why_refused
 from .runner import driver_pod, driver_pod_name, see_job, see_spark_application
 
@@ -39,7 +39,7 @@ def find_runner(services: LoadParts, load: BatchLoad) -> Manifest | None:
     return found if found is not None and is_owned_by(found, load.metadata.uid) else None
 
 
-def see(services: LoadParts, load: BatchLoad, runner: Manifest) -> Seen:
+def see(services: LoadParts, load: BatchLoad, runner: Manifest) -> ObservedRun:
     """The state of the run."""
     run, (driver, pods) = resources.run_id(load), _pods(services, load, runner)
     if runner["kind"] == "SparkApplication":
@@ -84,11 +84,11 @@ def _log(services: LoadParts, load: BatchLoad, runner: Manifest, driver: Object,
 def _with_hindrance(
     services: LoadParts,
     load: BatchLoad,
-    seen: Seen,
+    seen: ObservedRun,
     runner: Manifest,
     driver: Object | None,
     pods: Sequence[Object],
-) -> Seen:
+) -> ObservedRun:
     """Add hindrances that no pod's status shows: volumes that cannot be mounted, executors that Kubernetes refuses."""
     if driver is None or seen.message or seen.state.ended:
         return seen

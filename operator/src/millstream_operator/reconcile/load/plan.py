@@ -8,8 +8,9 @@
 A `Request` is the cause of a run: the spec, once, again when an edit changes what is loaded, and after a failure when
 anything in it is edited; a scheduled time; or a rerun, once for each requestId. `begin` pins the offsets of a run. They
 go into the status before anything is started: if the operator dies in between, the next one finds them there and starts
-the same run. The runner (a Job, a SparkApplication, a local process) reports as `Seen`; a runner that has vanished is
-created again, from the same offsets. The job itself writes the rows of a run once, however often it is started.
+the same run. What its runner (a Job, a SparkApplication, a local process) shows is an `ObservedRun`; a runner that has
+vanished is created again, from the same offsets. The job itself writes the rows of a run once, however often it is
+started.
 
 A failed run may have published its rows, and died before it could report this. So the next run of the same
 positions repeats it, with its offsets and the name of its rows (`Run.id`), and either finds the rows or writes them. A
@@ -45,6 +46,7 @@ from ...models import (
     cron,
 )
 from ...models.conditions import ConditionType, Reason, rfc3339
+from ...models.load_run import ObservedRun, RunState
 from ...models.problem import Problem
 from ...resources.load import follows_unsettled, run_id
 from .ranges import (
@@ -68,17 +70,6 @@ MOST_RANGES = 32
 """Number of partitions whose range is kept for a run that is no longer the last."""
 
 
-class RunState(StrEnum):
-    PENDING = "Pending"
-    RUNNING = "Running"
-    SUCCEEDED = "Succeeded"
-    FAILED = "Failed"
-
-    @property
-    def ended(self) -> bool:
-        return self in (RunState.SUCCEEDED, RunState.FAILED)
-
-
 class Trigger(StrEnum):
     SPEC = "Spec"
     SCHEDULE = "Schedule"
@@ -91,27 +82,6 @@ class Request:
 
     trigger: Trigger
     scheduled: datetime | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """The state of a run's runner.
-
-    ``warning`` is about the table of a run that succeeded. ``message`` says what it waits for, ``reason`` why it failed
-    or, while it runs, that it is held up, if known;
-    ``log`` has the last lines of a failed driver's log.
-    """
-
-    state: RunState
-    rows: int | None = None
-    corrupt_records: int | None = None
-    bytes: int | None = None
-    warning: str = ""
-    error: str = ""
-    message: str = ""
-    end_time: str | None = None
-    reason: Reason | None = None
-    log: tuple[str, ...] = ()
 
 
 def in_flight(status: BatchLoadStatus) -> bool:
@@ -252,7 +222,9 @@ def begin(
     """The status of a load whose run begins now, or why none begins; ``nonce`` is random, for the run's name."""
     if in_flight(load.status):
         when = rfc3339(asks.scheduled or now)
-        stopped = Seen(RunState.FAILED, error=f"stopped by spec.schedule.concurrencyPolicy Replace at {when}")
+        stopped = ObservedRun(
+            RunState.FAILED, error=f"stopped by spec.schedule.concurrencyPolicy Replace at {when}"
+        )
         load = with_status(load, end(load, stopped, now))
     status, name = load.status, next_run_name(load, nonce)
     again = None if asks.trigger is Trigger.RERUN else _repeats(load, partitions)
@@ -276,7 +248,7 @@ def begin(
     run = _run(load, asks, name, again.id if again is not None else name, offsets, now)
     status = _pinned(load, asks, run, offsets)
     if records(offsets) == 0:  # nothing for Spark to do
-        nothing = Seen(RunState.SUCCEEDED, rows=0, corrupt_records=0, bytes=0)
+        nothing = ObservedRun(RunState.SUCCEEDED, rows=0, corrupt_records=0, bytes=0)
         return end(with_status(load, status), nothing, now)
     return status
 
@@ -364,7 +336,7 @@ def _with_begun(load: BatchLoad, run: Run) -> Written:
     return replace(known, since=(*others[-MOST_SINCE:], run.id or ""))
 
 
-def _with_end(written: Written | None, run: str, seen: Seen, count: int) -> Written | None:
+def _with_end(written: Written | None, run: str, seen: ObservedRun, count: int) -> Written | None:
     """`status.written` with the end of a run."""
     if written is None or run not in written.since:
         return written
@@ -380,14 +352,14 @@ def _refused_rerun(load: BatchLoad, name: str, problem: Problem, now: datetime) 
     asks = Request(Trigger.RERUN)
     run = _run(load, asks, name, name, (), now)
     status = _pinned(load, asks, run, ())
-    seen = Seen(RunState.FAILED, error=problem.message, reason=problem.reason)
+    seen = ObservedRun(RunState.FAILED, error=problem.message, reason=problem.reason)
     return end(with_status(load, status), seen, now)
 
 
 # Runs
 
 
-def _why(seen: Seen) -> Reason:
+def _why(seen: ObservedRun) -> Reason:
     if seen.reason is not None:
         return seen.reason
     return Reason.OUTPUT_NOT_WRITABLE if seen.error.startswith("output.") else Reason.RUN_FAILED
@@ -401,7 +373,7 @@ def _settles(committed: Committed, last: Unsettled | None) -> bool:
     )
 
 
-def overdue(load: BatchLoad, now: datetime) -> Seen | None:
+def overdue(load: BatchLoad, now: datetime) -> ObservedRun | None:
     """The end of a run that has taken longer than `spec.timeoutSeconds`."""
     run = load.status.last_run
     if run is None or not run.start_time or not in_flight(load.status):
@@ -410,21 +382,21 @@ def overdue(load: BatchLoad, now: datetime) -> Seen | None:
     if now - parsed(run.start_time) < timedelta(seconds=limit):
         return None
     error = f"it exceeded spec.timeoutSeconds, {limit}, and was stopped"
-    return Seen(RunState.FAILED, error=error, reason=Reason.DEADLINE_EXCEEDED)
+    return ObservedRun(RunState.FAILED, error=error, reason=Reason.DEADLINE_EXCEEDED)
 
 
-def superseded(load: BatchLoad) -> Seen | None:
+def superseded(load: BatchLoad) -> ObservedRun | None:
     """The end of a run that was never started and whose spec has been edited since."""
     run = load.status.last_run
     if run is None or run.spec is None or run.spec == digest_of_spec(load):
         return None
-    return Seen(
+    return ObservedRun(
         RunState.FAILED,
         error="the spec changed before the run started: the next run uses the new spec",
     )
 
 
-def follow(load: BatchLoad, seen: Seen, now: datetime) -> BatchLoadStatus:
+def follow(load: BatchLoad, seen: ObservedRun, now: datetime) -> BatchLoadStatus:
     """The status after a look at the runner of the last run."""
     if not in_flight(load.status):
         return load.status
@@ -437,7 +409,7 @@ def follow(load: BatchLoad, seen: Seen, now: datetime) -> BatchLoadStatus:
     return replace(load.status, last_run=replace(run, state=state.value))
 
 
-def end(load: BatchLoad, seen: Seen, now: datetime) -> BatchLoadStatus:
+def end(load: BatchLoad, seen: ObservedRun, now: datetime) -> BatchLoadStatus:
     """The status after the end of the last run."""
     status, run = load.status, load.status.last_run or Run()
     succeeded, end_time = seen.state is RunState.SUCCEEDED, seen.end_time or rfc3339(now)

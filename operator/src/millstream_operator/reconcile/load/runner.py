@@ -14,10 +14,10 @@ from collections.abc import Iterable
 import msgspec
 
 from ...models.conditions import Reason
+from ...models.load_run import ObservedRun, RunState
 from ...resources.load import DRIVER_CONTAINER
 from ...resources.load_job import DRIVER
 from ...resources.owned import is_owned_by
-from .plan import RunState, Seen
 from .pods import Object, executors_of, executors_wait, phase, why_ended, why_pending, words
 from .pods import container as container_of
 
@@ -78,7 +78,7 @@ def reason_of(report: Report) -> Reason | None:
     return REASONS.get(report.reason)
 
 
-def see_job(job: Object, pods: Iterable[Object], run: str) -> Seen:
+def see_job(job: Object, pods: Iterable[Object], run: str) -> ObservedRun:
     """The state of a run's Job, given pods in its namespace; ``run`` is the name that a report must give."""
     status, pods = job.get("status") or {}, list(pods)
     pod = driver_pod(job, pods)
@@ -94,16 +94,18 @@ def see_job(job: Object, pods: Iterable[Object], run: str) -> Seen:
         error = report.error or why_ended(pod, DRIVER) or words(failed.get("reason"), failed.get("message"))
         return _failed(reason_of(report), error, failed.get("lastTransitionTime"))
     if pod is None or phase(pod) == "Pending":
-        return Seen(RunState.PENDING, message=why_pending(pod))
+        return ObservedRun(RunState.PENDING, message=why_pending(pod))
     if phase(pod) == "Running":
         return _running(RunState.RUNNING, pod, pods)
     error = report.error or why_ended(pod, DRIVER)
-    return Seen(RunState.PENDING, message=error and f"an attempt failed ({error}), the next one follows")
+    return ObservedRun(
+        RunState.PENDING, message=error and f"an attempt failed ({error}), the next one follows"
+    )
 
 
 def see_spark_application(
     application: Object, driver_pod: Object | None, run: str, pods: Iterable[Object] = ()
-) -> Seen:
+) -> ObservedRun:
     """The state of a run's SparkApplication, given its driver's pod (None: not there) and pods in its namespace;
     ``run`` is the name that a report must give."""
     status = application.get("status") or {}
@@ -124,27 +126,27 @@ def see_spark_application(
         )
         return _failed(reason_of(report), error, end_time)
     if driver_pod is not None and phase(driver_pod) == "Pending" and (waits := why_pending(driver_pod)):
-        return Seen(state, message=waits)
+        return ObservedRun(state, message=waits)
     if driver_pod is not None and (seen := _running(state, driver_pod, list(pods))).message:
         return seen
     if state is RunState.RUNNING:
-        return Seen(state, message=said)
+        return ObservedRun(state, message=said)
     if named == "SUBMITTED":
-        return Seen(state)
+        return ObservedRun(state)
     if not named:
-        return Seen(state, message="waiting for the Spark operator")
-    return Seen(state, message=words(named.capitalize().replace("_", " "), said))
+        return ObservedRun(state, message="waiting for the Spark operator")
+    return ObservedRun(state, message=words(named.capitalize().replace("_", " "), said))
 
 
-def _running(state: RunState, driver: Object, pods: Iterable[Object]) -> Seen:
+def _running(state: RunState, driver: Object, pods: Iterable[Object]) -> ObservedRun:
     """A run whose driver runs: it is held up while all of its executors wait."""
     executors = executors_of(driver, pods)
     waits = executors_wait(executors)
     stuck = waits and not any(phase(pod) == "Running" for pod in executors)
-    return Seen(state, message=waits, reason=Reason.PODS_PENDING if stuck else None)
+    return ObservedRun(state, message=waits, reason=Reason.PODS_PENDING if stuck else None)
 
 
-def _succeeded(report: Report, run: str, end_time: str | None) -> Seen:
+def _succeeded(report: Report, run: str, end_time: str | None) -> ObservedRun:
     """The state of a runner that succeeded. If its pod is gone, there is no report; a report counts only if it names
     this run."""
     if report != Report() and report.run != run:
@@ -152,8 +154,8 @@ def _succeeded(report: Report, run: str, end_time: str | None) -> Seen:
             f"the driver reported {report.state or 'no state'} for run {report.run or 'without a name'}, not for {run}:"
             " spec.spark.image must be of this release"
         )
-        return Seen(RunState.FAILED, error=error, end_time=end_time)
-    return Seen(
+        return ObservedRun(RunState.FAILED, error=error, end_time=end_time)
+    return ObservedRun(
         RunState.SUCCEEDED,
         rows=report.rows,
         corrupt_records=report.corrupt_records,
@@ -163,9 +165,9 @@ def _succeeded(report: Report, run: str, end_time: str | None) -> Seen:
     )
 
 
-def _failed(reason: Reason | None, error: str, end_time: str | None) -> Seen:
+def _failed(reason: Reason | None, error: str, end_time: str | None) -> ObservedRun:
     reason, error = explained(reason, error)
-    return Seen(RunState.FAILED, error=error, end_time=end_time, reason=reason)
+    return ObservedRun(RunState.FAILED, error=error, end_time=end_time, reason=reason)
 
 
 def explained(reason: Reason | None, error: str) -> tuple[Reason | None, str]:
