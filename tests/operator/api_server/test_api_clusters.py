@@ -206,16 +206,20 @@ def test_a_node_port_listener_comes_and_goes(operator: OperatorProcess, namespac
     )
 
 
-def test_certificates_of_a_listener_with_tls_stay_as_they_are(
+def test_certificates_of_listeners_with_tls_stay_as_they_are(
     operator: OperatorProcess, namespace: Namespace
 ) -> None:
     listeners = [
-        {"name": "internal", "type": "Internal", "port": 9092},
+        {"name": "internal", "type": "Internal", "port": 9092, "tls": "Enabled"},
         {"name": "external", "type": "NodePort", "port": 9094, "tls": "Enabled"},
     ]
     namespace.apply(cluster(listeners=listeners))
     reason = {"type_": "CertificatesReady", "status": "True", "reason": "CertificatesCurrent"}
     namespace.wait_condition("cluster", "default", **reason)
+    (inside,) = [
+        one for one in namespace.get("cluster", "default")["status"]["listeners"] if one["name"] == "internal"
+    ]
+    assert (inside["protocol"], inside["caSecret"]) == ("SSL", "default-cluster-ca-cert")
     secrets = ("default-cluster-ca", "default-cluster-ca-cert", "default-brokers-tls")
     before = {name: namespace.get("secret", name)["metadata"] for name in secrets}
     assert {each["ownerReferences"][0]["kind"] for each in before.values()} == {"Cluster"}

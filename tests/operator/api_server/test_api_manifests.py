@@ -123,11 +123,6 @@ BAD: list[tuple[str, dict[str, Any], tuple[str, ...]]] = [
     ("Cluster", outside(**PLAIN, authentication={"type": "Tls"}), ("of type Tls needs tls: Enabled",)),
     (
         "Cluster",
-        {"listeners": [{"name": "internal", "type": "Internal", "port": 9092, "tls": "Enabled"}]},
-        ("tls is not available for type Internal yet",),
-    ),
-    (
-        "Cluster",
         {"certificateAuthority": {"validityDays": 41}},
         ("overlapDays may be at most a sixth of validityDays",),
     ),

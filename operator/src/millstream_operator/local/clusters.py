@@ -103,11 +103,11 @@ class LocalCluster:
                 f"spec.brokers.replicas: {len(self.brokers)} is not allowed: {there[-1] + 1} brokers have data in "
                 f"{self.folder}, and the local runtime cannot remove brokers",
             )
-        if self.cluster.spec.internal.authentication is not None:
+        if not self.cluster.spec.internal.is_open:
             return Problem(
                 Reason.INVALID_SPEC,
-                "spec.listeners: authentication of the Internal listener is not available here, where the operator has"
-                " no login: give it to a listener of type NodePort",
+                "spec.listeners: authentication and tls of the Internal listener are not available here, where the"
+                " operator has no login: give them to a listener of type NodePort",
             )
         return self._lost_tree(there)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from msgspec import field
+from msgspec.structs import replace
 
 from .base import Spec
 
@@ -73,6 +74,16 @@ class Listener(Spec, frozen=True):
     def needs_certificate(self) -> bool:
         """Whether clients authenticate by a certificate."""
         return self.authentication is not None and self.authentication.type == "Tls"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether clients connect in plain text, without a login."""
+        return self.authentication is None and not self.is_encrypted
+
+    @property
+    def opened(self) -> Listener:
+        """The listener without what its clients need a configuration for."""
+        return replace(self, authentication=None, tls=None)
 
 
 class NetworkPolicy(Spec, frozen=True):

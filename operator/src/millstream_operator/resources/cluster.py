@@ -146,7 +146,7 @@ def stateful_set(
         selector=selector(cluster),
     )
     if cluster.spec.platform_login:
-        is_open = cluster.spec.internal.authentication is None
+        is_open = cluster.spec.internal.is_open
         template["metadata"]["annotations"][platform.STAGE] = platform.OPEN if is_open else platform.CLOSED
     template["metadata"]["annotations"] |= {
         TEMPLATE_HASH: digest(template),

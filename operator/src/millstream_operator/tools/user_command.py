@@ -152,7 +152,10 @@ def _password(user: User, secret: dict[str, Any]) -> str:
 
 
 def _listener(cluster: Cluster, user: User, name: str | None) -> ListenerStatus:
-    """Where the User connects: by default the first listener that takes its kind of credential."""
+    """Where the User connects: by default the first listener that takes its kind of credential.
+
+    The status has external listeners first.
+    """
     from ..models import ListenerStatus
 
     found = {one.name: one for one in cluster.status.listeners or () if one.bootstrap}
@@ -167,16 +170,18 @@ def _listener(cluster: Cluster, user: User, name: str | None) -> ListenerStatus:
         if name not in found:
             raise ValueError(f"--listener: Cluster {cluster.name} has no {name}: it has {', '.join(found)}")
         return found[name]
-    if user.has_certificate:
-        suitable = [one.name for one in cluster.spec.listeners if one.needs_certificate and one.name in found]
-        if not suitable:
-            raise ValueError(
-                f"Cluster {cluster.name} has no listener with authentication: {{type: Tls}}, where a certificate"
-                " logs in: add one, or name another in --listener"
-            )
-        return found[suitable[0]]
-    secured = [one.name for one in cluster.spec.listeners if one.has_sasl and one.name in found]
-    return found[secured[0]] if secured else next(iter(found.values()))
+    takes = {
+        one.name
+        for one in cluster.spec.listeners
+        if (one.needs_certificate if user.has_certificate else one.has_sasl)
+    }
+    suitable = [each for name, each in found.items() if name in takes]
+    if user.has_certificate and not suitable:
+        raise ValueError(
+            f"Cluster {cluster.name} has no listener with authentication: {{type: Tls}}, where a certificate"
+            " logs in: add one, or name another in --listener"
+        )
+    return suitable[0] if suitable else next(iter(found.values()))
 
 
 def _trusted(kube: Kube, cluster: Cluster, where: ListenerStatus) -> str:

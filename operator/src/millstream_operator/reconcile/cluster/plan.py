@@ -19,7 +19,14 @@ from ...models.problem import Problem, conditions_with
 from ...resources import cluster as build
 from ...resources.broker_config import AUTHORIZATION, RESERVED_CONFIG, dynamic_config
 from ...resources.certificates import trust_secret
-from ...resources.listeners import Address, Addresses, bootstrap_addresses, external_listeners, shared_address
+from ...resources.listeners import (
+    Address,
+    Addresses,
+    bootstrap_addresses,
+    broker_host,
+    external_listeners,
+    shared_address,
+)
 from ..common import strays
 from ..common.pods import is_ready, may_run, trouble_of, unscheduled
 from .rolling import UPGRADE, Roll, RollingPod, restart_reasons
@@ -77,6 +84,7 @@ class Outside(NamedTuple):
 
 
 NOWHERE = Outside({}, {})
+"""Of a look that does not get as far as the listeners."""
 
 
 def why_not_outside(found: Outside) -> Problem | None:
@@ -208,7 +216,6 @@ def status_of(
         for pod in pods
         if (pod.get("status") or {}).get("hostIP")
     }
-    external = any(listener.type != "Internal" for listener in cluster.spec.listeners)
     transient = (
         ConditionType.ROLLING_UPDATE,
         ConditionType.UPGRADING,
@@ -230,9 +237,7 @@ def status_of(
         brokers=BrokerCount(desired=desired, ready=look.ready),
         bootstrap=build.bootstrap_of(cluster),
         platform=cluster.status.platform,
-        listeners=(listener_status(cluster, outside, hosts) or cluster.status.listeners)
-        if external
-        else None,
+        listeners=listener_status(cluster, outside, hosts) or None,
         config_keys=look.config_keys,
         conditions=conditions_with(cluster, *said, now=now, without=gone),
     )
@@ -241,11 +246,15 @@ def status_of(
 def listener_status(
     cluster: Cluster, outside: Outside, hosts: Mapping[int, str]
 ) -> tuple[ListenerStatus, ...]:
-    """The listeners of the status. ``hosts``: the address of each broker's node."""
+    """The listeners of the status, external ones first; addresses that are not known now stay as they were.
+
+    ``hosts``: the address of each broker's node.
+    """
+    before = {one.name: one for one in cluster.status.listeners or ()}
+    if outside is NOWHERE:
+        return tuple(before.values())
     found = []
     for listener in external_listeners(cluster):
-        if listener.name not in outside.bootstraps:
-            continue  # not looked at
         brokers = []
         for broker in range(cluster.spec.brokers.replicas):
             address = outside.known.get((listener.name, broker))
@@ -261,6 +270,20 @@ def listener_status(
                 addresses=tuple(brokers) or None,
             )
             found.append(status)
+        elif listener.name in before:
+            found.append(before[listener.name])
+    if not (inside := cluster.spec.internal).is_open:
+        status = ListenerStatus(
+            name=inside.name,
+            protocol=inside.protocol,
+            ca_secret=trust_secret(cluster) if inside.is_encrypted else None,
+            bootstrap=build.bootstrap_of(cluster),
+            addresses=tuple(
+                host_port(broker_host(cluster, broker), inside.port)
+                for broker in range(cluster.spec.brokers.replicas)
+            ),
+        )
+        found.append(status)
     return tuple(found)
 
 

@@ -1,14 +1,15 @@
-"""Cluster: the operator's own login, and when the Internal listener may ask for one.
+"""Cluster: the operator's own login, and when the Internal listener may ask for one, or speak TLS.
 
-If the spec has `authentication` on the Internal listener, a Cluster whose listener is open gets there without a failed
-request, in two rolls:
+If the spec has `authentication` or `tls` on the Internal listener, a Cluster whose listener is open gets there without
+a failed request of the operator, in two rolls:
 
     1. brokers ask for a login at the listener for brokers, where the operator's password is valid. They authenticate
        each other there anyway, so it makes no difference to them
     2. when every broker does, the operator connects there, and the Internal listener is closed
 
 A new Cluster is closed from its first broker on. One that was closed is not opened again but by its spec. MirrorMakers
-and BatchLoads have no login yet: while some refer to an open Cluster, it stays open, with a warning.
+and BatchLoads have no login yet, and no authority to trust: while some refer to an open Cluster, it stays open, with a
+warning. Between `authentication` and `tls`, a closed listener changes in one roll: nothing of ours is there.
 
 Where a Cluster is on the way stands in the template of its StatefulSet, and each broker's in its pod.
 """
@@ -28,7 +29,6 @@ from ...models import BatchLoad, Cluster, ManifestError, MirrorMaker
 from ...models.cluster import ClusterSpec, PlatformStatus, SpecWithLogin
 from ...models.conditions import Reason
 from ...models.keys import ClusterKey
-from ...models.listeners import Listener
 from ...models.problem import Problem, shown
 from ...resources.cluster import platform_bootstrap_of
 from ...resources.platform import CLOSED, STAGE, PlatformLogin, login_of, login_secret, secret
@@ -52,7 +52,7 @@ def stage(
 ) -> Cluster | Problem:
     """The Cluster as its brokers are to be now, and with the operator's way to them in its status."""
     before = _stage_of(live)
-    asks = cluster.spec.internal.authentication is not None
+    asks = not cluster.spec.internal.is_open
     if not asks and not before:
         return _connecting(services, cluster, None)
     login = _login(services, cluster)
@@ -66,7 +66,7 @@ def stage(
             warn(
                 Reason.LISTENER_OPEN,
                 f"spec.listeners: {cluster.spec.internal.name} is still open, because {shown(waiting, 3)} cannot log in"
-                " yet: delete them, or leave authentication out",
+                " or use TLS yet: delete them, or leave authentication and tls out",
             )
     if is_ready:
         where = PlatformStatus(
@@ -77,7 +77,9 @@ def stage(
         cluster = _connecting(services, cluster, where)
     spec = with_login(cluster.spec)
     if not closes:
-        spec = replace(spec, listeners=tuple(_opened(one) for one in spec.listeners))
+        spec = replace(
+            spec, listeners=tuple(one.opened if one.type == "Internal" else one for one in spec.listeners)
+        )
     return replace(cluster, spec=spec)
 
 
@@ -128,10 +130,6 @@ def _is_of(pod: Mapping[str, Any], live: Mapping[str, Any] | None) -> bool:
     return live is not None and bool(base == live["metadata"]["name"])
 
 
-def _opened(listener: Listener) -> Listener:
-    return replace(listener, authentication=None) if listener.type == "Internal" else listener
-
-
 def _connecting(services: ClusterParts, cluster: Cluster, where: PlatformStatus | None) -> Cluster:
     """Where the operator connects stands in the status before any broker closes another way."""
     if cluster.status.platform == where:
@@ -158,7 +156,7 @@ def _login(services: ClusterParts, cluster: Cluster) -> PlatformLogin | Problem:
     except KubeError as error:
         return secrets.not_readable(
             error,
-            "spec.listeners: authentication of the Internal listener needs a password of the operator's own,"
+            "spec.listeners: authentication or tls of the Internal listener needs a password of the operator's own,"
             " and it has",
         )
 
