@@ -184,6 +184,27 @@ def test_a_status_write_wakes_nobody_and_a_new_spec_does() -> None:
     assert store.put(topic("a", 3, generation=2)).needs_reconcile
 
 
+def test_a_status_that_somebody_else_wrote_wakes_its_resource() -> None:
+    """`kubectl patch --subresource=status`, or a tool that restores it from a backup."""
+    store = Store()
+    operator = {"manager": "millstream-operator", "operation": "Apply", "subresource": "status"}
+    kubectl = {"manager": "kubectl-patch", "operation": "Update", "subresource": "status"}
+    written = topic("a", 2)
+    written["metadata"]["managedFields"] = [{**operator, "time": "2026-01-01T00:00:01Z"}]
+    restored = topic("a", 3)
+    restored["metadata"]["managedFields"] = [
+        {**operator, "time": "2026-01-01T00:00:01Z"},
+        {**kubectl, "time": "2026-01-01T00:00:02Z"},
+    ]
+    again = topic("a", 4)
+    again["metadata"]["managedFields"] = [{**kubectl, "time": "2026-01-01T00:00:03Z"}]
+    edited = topic("a", 5)
+    edited["metadata"]["managedFields"] = [*again["metadata"]["managedFields"], {"manager": "kubectl-edit"}]
+    store.put(topic("a", 1))
+    woken = [store.put(manifest).needs_reconcile for manifest in (written, restored, again, edited)]
+    assert woken == [False, True, True, False]
+
+
 def test_an_older_version_changes_nothing() -> None:
     store = Store()
     store.put(topic("a", 5, partitions=5))

@@ -19,6 +19,7 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
+from ..kubernetes.client import FIELD_MANAGER
 from ..models import KINDS, Cluster, ConsumerGroup, ManifestError, Resource, decode_as
 from ..models.explain import titled
 from ..models.keys import ClusterKey, Key
@@ -215,12 +216,12 @@ def _entry(key: Key, manifest: Mapping[str, Any], before: _Entry | None, *, chec
     metadata = {name: value for name, value in manifest["metadata"].items() if name != "managedFields"}
     spec, status = manifest.get("spec") or {}, manifest.get("status") or {}
     claimed = KINDS[key.kind].CLAIMS if key.kind in KINDS else None
-    # Status writes change neither, so the operator's own writes wake no resource.
-    trigger = (
+    trigger = (  # the operator's own status writes change none of these, so they wake no resource
         metadata.get("uid"),
         metadata.get("generation"),
         metadata.get("deletionTimestamp"),
         msgspec.json.encode(metadata.get("annotations"), order="sorted"),
+        _foreign_status_writes(manifest["metadata"]),
     )
     written = hash((key.name, msgspec.json.encode(manifest.get("spec"), order="sorted")))
     if before is not None and before.spec == written:
@@ -242,6 +243,15 @@ def _entry(key: Key, manifest: Mapping[str, Any], before: _Entry | None, *, chec
             metadata.get("uid", ""),
             key,
         ),
+    )
+
+
+def _foreign_status_writes(metadata: Mapping[str, Any]) -> frozenset[tuple[str, str]]:
+    """Who else has written the status, and when, to the second: somebody who restores it, for example."""
+    return frozenset(
+        (entry.get("manager") or "", entry.get("time") or "")
+        for entry in metadata.get("managedFields") or ()
+        if entry.get("subresource") == "status" and entry.get("manager") != FIELD_MANAGER
     )
 
 
