@@ -28,8 +28,8 @@ Name = tuple[str, str]
 class MemoryKube(Kube):
     """Objects by kind and name.
 
-    ``applied``, ``deleted`` and ``events`` record the calls, in order; ``refused`` has errors for calls that list or
-    apply objects of a kind.
+    ``applied``, ``deleted`` and ``events`` record the calls, in order; ``refused`` has errors for calls that get,
+    list or apply objects of a kind.
     """
 
     def __init__(self, *objects: Mapping[str, Any]) -> None:
@@ -50,6 +50,7 @@ class MemoryKube(Kube):
 
     def get(self, api_version: str, kind: str, namespace: str | None, name: str) -> Manifest | None:
         assert name, f"a {kind} without a name is all of them"
+        self._refuse(kind)
         found = self.objects.get((kind, name))
         return found if found is not None and found["metadata"].get("namespace") == namespace else None
 

@@ -14,8 +14,9 @@ from millstream_harness.manifests import cluster
 from millstream_harness.operator import OperatorProcess
 from millstream_operator.kubernetes.client import Kube, Manifest
 from millstream_operator.models import Cluster, decode_as
+from millstream_operator.reconcile.cluster import zookeeper_login
 from millstream_operator.reconcile.cluster.ensemble import apply_ensemble
-from millstream_operator.reconcile.cluster.objects import apply_brokers
+from millstream_operator.reconcile.cluster.objects import apply_brokers, live_brokers
 from millstream_operator.state.context import Services
 
 pytestmark = pytest.mark.soak
@@ -71,10 +72,15 @@ def test_what_is_as_it_should_be_is_not_applied_again(new_namespace: Callable[[]
     kube = CountingKube.connect()
     assert isinstance(kube, CountingKube)
     services = Services(kube)
+    warnings: list[str] = []
     for _ in range(2):
-        apply_ensemble(services, east, lambda reason, words: None)
-        apply_brokers(services, east, None, 3, {}, lambda reason, words: None)
-    assert kube.applied == ()  # it was created once
+        live = live_brokers(services, east)
+        secured = zookeeper_login.stage(services, east, live, lambda reason, words: warnings.append(words))
+        apply_ensemble(services, secured, lambda reason, words: None)
+        apply_brokers(services, secured, live, 3, {}, lambda reason, words: None)
+    assert (kube.applied, warnings) == ((), [])  # it was created once
+    config = namespace.get("configmap", "default-brokers")["data"]["server.properties"]
+    assert "zookeeper.set.acl=true\n" in config
 
 
 def test_its_objects_and_its_end(operator: OperatorProcess, namespace: Namespace) -> None:

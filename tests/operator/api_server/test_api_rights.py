@@ -26,6 +26,7 @@ from millstream_harness.tools import require
 from millstream_operator.kubernetes.client import Kube, KubeError
 from millstream_operator.local.clusters import command
 from millstream_operator.models import BatchLoad, BatchLoadStatus, Cluster, MirrorMaker, Run, User, decode_as
+from millstream_operator.models.cluster import SecuredZooKeeper
 from millstream_operator.reconcile.cluster.platform import with_login
 from millstream_operator.reconcile.common.objects import ensure
 from millstream_operator.reconcile.load.cleanup import clean
@@ -34,6 +35,8 @@ from millstream_operator.resources import load as load_objects
 from millstream_operator.resources import mirror as mirror_objects
 from millstream_operator.resources import platform as platform_objects
 from millstream_operator.resources import user as user_objects
+from millstream_operator.resources import zookeeper as zookeeper_objects
+from millstream_operator.resources import zookeeper_login
 from millstream_operator.resources.images import Images, SparkRole
 from millstream_operator.resources.load_job import job
 from millstream_operator.resources.network_policy import network_policies
@@ -214,7 +217,8 @@ def test_the_operator_can_do_its_work(policed: Namespace, policed_operator: Kube
         ),
     )
     file = mirror_objects.mirror_file(mirror, [endpoint], endpoint)
-    closed = replace(cluster, spec=with_login(cluster.spec))
+    ensemble = SecuredZooKeeper(replicas=1, login="a", logs_in=True)
+    closed = replace(cluster, spec=replace(with_login(cluster.spec), zookeeper=ensemble))
     made = [
         cluster_objects.brokers_service(cluster),
         cluster_objects.config_map(cluster, 1, {}, None),
@@ -226,6 +230,8 @@ def test_the_operator_can_do_its_work(policed: Namespace, policed_operator: Kube
         load_objects.role_binding(watched.name, spark_role(watched)),
         user_objects.secret(user, "open sesame", ""),
         platform_objects.secret(cluster, platform_objects.PlatformLogin("open sesame", b"salt")),
+        *zookeeper_login.secrets(cluster, "open sesame"),
+        *zookeeper_objects.objects(closed, image="zookeeper", pull_policy="Never"),
         cluster_objects.stateful_set(closed, image="broker", pull_policy="Never"),
     ]
     for manifest in made:

@@ -11,15 +11,12 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
 
+from ..resources.broker_config import ZOOKEEPER_ACLS, ZOOKEEPER_KEY, ZOOKEEPER_LOGIN
+from ..resources.zookeeper_login import brokers_login, servers_jaas
 from .secrets import replace_file
 
-USER: Final = "broker"
-LOGIN: Final = "zookeeper.sasl.jaas.config"
-SET_ACL: Final = "zookeeper.set.acl"
-_MODULE: Final = "org.apache.zookeeper.server.auth.DigestLoginModule required"
-_KEY: Final = "jaas"
+LOGIN = ZOOKEEPER_LOGIN
 
 
 class ZooKeeperLogin:
@@ -38,8 +35,8 @@ class ZooKeeperLogin:
         if self.exists:
             return
         password = secrets.token_urlsafe(32)
-        replace_file(self.server, f'Server {{ {_MODULE} user_{USER}="{password}"; }};\n'.encode())
-        replace_file(self.brokers, f'{_KEY}={_MODULE} username="{USER}" password="{password}";\n'.encode())
+        replace_file(self.server, servers_jaas(password).encode())
+        replace_file(self.brokers, brokers_login(password).encode())
 
     def config(self, *, sets_acls: bool) -> Mapping[str, str]:
         """The brokers' configuration; empty while the server has no login.
@@ -48,5 +45,5 @@ class ZooKeeperLogin:
         """
         if not self.exists:
             return {}
-        found = {LOGIN: f"${{file:{self.brokers}:{_KEY}}}"}
-        return found | {SET_ACL: "true"} if sets_acls else found
+        found = {LOGIN: f"${{file:{self.brokers}:{ZOOKEEPER_KEY}}}"}
+        return found | {ZOOKEEPER_ACLS: "true"} if sets_acls else found

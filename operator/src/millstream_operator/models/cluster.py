@@ -54,6 +54,23 @@ class ZooKeeper(Spec, frozen=True):
     connect: str | None = None
 
 
+class SecuredZooKeeper(ZooKeeper, frozen=True, kw_only=True):
+    """An ensemble as the operator runs it, where it asks brokers for a login (reconcile/cluster/zookeeper_login.py).
+
+    ``login``: fingerprint of the password that servers accept. ``logs_in``: whether brokers use it. ``sets_acls``:
+    whether they keep others from their nodes.
+    """
+
+    login: str
+    logs_in: bool = False
+    sets_acls: bool = False
+
+    @property
+    def given(self) -> ZooKeeper:
+        """As the user wrote it."""
+        return ZooKeeper(**{name: getattr(self, name) for name in ZooKeeper.__struct_fields__})
+
+
 class ClusterAuthorization(Spec, frozen=True):
     type: Literal["Simple"]
     super_users: tuple[str, ...] = ()

@@ -27,13 +27,14 @@ from .listeners import (
     replication_port,
 )
 from .owned import digest
-from .zookeeper import connect_of
+from .zookeeper import connect_of, secured
 
 HTTP_PORT = 9404
 DATA = "/var/lib/millstream"
 CONFIG_FOLDER = "/etc/millstream"
 TLS_FOLDER = "/run/millstream/tls"
 PLATFORM_FOLDER, PLATFORM_FILE = "/run/millstream/platform", "credentials"
+ZOOKEEPER_FOLDER, ZOOKEEPER_FILE, ZOOKEEPER_KEY = "/run/millstream/zookeeper", "login.properties", "jaas"
 RACKS = "racks.properties"
 OPERATOR_USER = "millstream-operator"
 # The operator's own settings, without which brokers would not work.
@@ -119,7 +120,19 @@ def broker_config(cluster: Cluster) -> dict[str, str]:
     }
     if connect := connect_of(cluster):
         config["zookeeper.connect"] = connect
-    return config
+    return config | _zookeeper_login(cluster)
+
+
+ZOOKEEPER_LOGIN, ZOOKEEPER_ACLS = "zookeeper.sasl.jaas.config", "zookeeper.set.acl"
+
+
+def _zookeeper_login(cluster: Cluster) -> dict[str, str]:
+    """How brokers log in to an ensemble that the operator runs."""
+    ensemble = secured(cluster)
+    if ensemble is None or not ensemble.logs_in:
+        return {}
+    login = {ZOOKEEPER_LOGIN: f"${{file:{ZOOKEEPER_FOLDER}/{ZOOKEEPER_FILE}:{ZOOKEEPER_KEY}}}"}
+    return login | {ZOOKEEPER_ACLS: "true"} if ensemble.sets_acls else login
 
 
 def _platform(cluster: Cluster) -> dict[str, str]:

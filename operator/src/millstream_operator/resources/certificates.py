@@ -39,6 +39,7 @@ from ..models import Cluster, Listener
 from .broker_config import broker_set_name, pod_name
 from .listeners import Address, Addresses, broker_host, external_listeners, external_service_name
 from .owned import Manifest, opaque_secret, secret_reference
+from .volumes import secret_volume
 
 ROTATED_FOR: Final = "millstream.dev/rotated-for"
 AUTHORITIES: Final = "millstream.dev/authorities"
@@ -145,10 +146,6 @@ def certificates_volume(cluster: Cluster) -> list[Manifest]:
     if not cluster.spec.is_encrypted:
         return []
     return [secret_volume("run", brokers_secret(cluster), defaultMode=0o440)]
-
-
-def secret_volume(name: str, secret: str, **options: Any) -> Manifest:
-    return {"name": name, "secret": {"secretName": secret, **options}}
 
 
 def has_certificates(cluster: Cluster, pod: Mapping[str, Any]) -> bool:

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ..models import Cluster, Quantity
-from . import platform
+from . import platform, zookeeper_login
 from .broker_config import (
     CONFIG_FOLDER,
     DATA,
@@ -29,6 +29,7 @@ from .broker_config import (
     PLATFORM_FOLDER,
     RACKS,
     TLS_FOLDER,
+    ZOOKEEPER_FOLDER,
     addresses_of,
     broker_set_name,
     files,
@@ -37,7 +38,7 @@ from .broker_config import (
     restart_hash,
     user_hash,
 )
-from .certificates import certificates_volume, secret_volume
+from .certificates import certificates_volume
 from .listeners import Addresses, all_listeners, replication_port
 from .owned import (
     RELEASE,
@@ -56,7 +57,7 @@ from .owned import (
     spread_over_racks,
 )
 from .pods import resources_of, with_template
-from .volumes import UserIds, pod_security, with_owner
+from .volumes import UserIds, pod_security, secret_volume, with_owner
 
 CONFIG_HASH = "millstream.dev/config-hash"
 LISTENERS_HASH = "millstream.dev/listeners-hash"
@@ -148,6 +149,7 @@ def stateful_set(
     if cluster.spec.platform_login:
         is_open = cluster.spec.internal.is_open
         template["metadata"]["annotations"][platform.STAGE] = platform.OPEN if is_open else platform.CLOSED
+    template["metadata"]["annotations"] |= zookeeper_login.pod_annotations(cluster)
     template["metadata"]["annotations"] |= {
         TEMPLATE_HASH: digest(template),
         CONFIG_HASH: restart_hash(cluster),
@@ -202,6 +204,7 @@ def _pod_spec(
     if log_format != "plain" and LOG_FORMAT not in cluster.spec.config:
         overrides += ["--override", f"{LOG_FORMAT}={log_format}"]
     certificates = certificates_volume(cluster)
+    logins = zookeeper_login.volumes(cluster)
     return {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
@@ -260,6 +263,10 @@ def _pod_spec(
                         if cluster.spec.platform_login
                         else ()
                     ),
+                    *(
+                        {"name": each["name"], "mountPath": ZOOKEEPER_FOLDER, "readOnly": True}
+                        for each in logins
+                    ),
                 ],
             }
         ],
@@ -268,5 +275,6 @@ def _pod_spec(
             {"name": "tmp", "emptyDir": {}},
             *certificates,
             *([_credentials_volume(cluster)] if cluster.spec.platform_login else ()),
+            *logins,
         ],
     }

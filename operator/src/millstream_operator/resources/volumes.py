@@ -46,6 +46,10 @@ def pod_security(user: int, ids: UserIds = UserIds.FIXED) -> Manifest:
     }
 
 
+def secret_volume(name: str, secret: str, **options: Any) -> Manifest:
+    return {"name": name, "secret": {"secretName": secret, **options}}
+
+
 class VolumeOwnership(StrEnum):
     """How volumes become writable for pods that are not root. AUTO looks at the storage class's provisioner."""
 

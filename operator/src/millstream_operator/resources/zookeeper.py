@@ -3,6 +3,8 @@
     NAME-zookeeper    StatefulSet of 1 or 3 servers with a volume each; its headless Service; PodDisruptionBudget
     NAME-zookeeperN   Service of server N: its address for brokers and its peers, whichever pod it has
 
+Brokers log in with the password in a Secret (zookeeper_login.py), which each server reads when it starts.
+
 The image is the official one (or one that reads the same `ZOO_*` variables). Servers are counted from 1, like their
 ids. The readiness probe checks that the server serves, so a rolling update waits until the quorum is complete again;
 the liveness probe does not, because a server without a quorum should wait for it. The volumes use the brokers' storage
@@ -12,7 +14,7 @@ class, and are deleted with the brokers' volumes.
 from __future__ import annotations
 
 from ..models import Cluster, Quantity
-from ..models.cluster import ZooKeeperResources
+from ..models.cluster import SecuredZooKeeper, ZooKeeperResources
 from ..models.quantity import parse_quantity
 from .owned import (
     RELEASE,
@@ -31,7 +33,7 @@ from .owned import (
     spread_over_racks,
 )
 from .pods import SMALL_STEP, resources_of, with_template
-from .volumes import UserIds, pod_security, with_owner
+from .volumes import UserIds, pod_security, secret_volume, with_owner
 
 COMPONENT = "zookeeper"
 CLIENT_PORT, PEER_PORT, ELECTION_PORT = 2181, 2888, 3888
@@ -42,12 +44,27 @@ HEAP_MIB = 256
 JAVA_SECURITY = "networkaddress.cache.ttl=1\nnetworkaddress.cache.negative.ttl=0\n"
 JAVA_SECURITY_FILE = "data/java.security"
 PREPARE = f'mkdir -p data datalog && printf %s "$JAVA_SECURITY" > {JAVA_SECURITY_FILE}'
+LOGIN = "millstream.dev/zookeeper-login"
+"""Annotation of pods of servers and brokers: fingerprint of the login that they have."""
+LOGIN_FOLDER, LOGIN_FILE = "/run/millstream/login", "zookeeper.jaas"
+SASL_PROVIDER = "authProvider.sasl=org.apache.zookeeper.server.auth.SASLAuthenticationProvider"
 COPY_CONF = "cp -r /conf/. /own-conf/"
 CONTAINER_SECURITY: Manifest = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 
 
 def name_of(cluster: Cluster) -> str:
     return f"{cluster.name}-zookeeper"
+
+
+def login_secret(cluster: Cluster) -> str:
+    """The Secret with the servers' configuration of SASL."""
+    return f"{name_of(cluster)}-login"
+
+
+def secured(cluster: Cluster) -> SecuredZooKeeper | None:
+    """The ensemble, if its servers accept logins."""
+    found = cluster.spec.zookeeper
+    return found if isinstance(found, SecuredZooKeeper) else None
 
 
 def connect_of(cluster: Cluster) -> str:
@@ -128,8 +145,10 @@ def _stateful_set(
     pod_spec = _pod_spec(cluster, image, pull_policy, user_ids, zookeeper.resources)
     if owner:
         pod_spec = with_owner(pod_spec, volume="data", user=USER, image=image, pull_policy=pull_policy)
+    has_login = secured(cluster)
+    annotations = {} if has_login is None else {"annotations": {LOGIN: has_login.login}}
     template = with_template(
-        {"metadata": {"labels": labels(cluster, COMPONENT)}, "spec": pod_spec},
+        {"metadata": {"labels": labels(cluster, COMPONENT), **annotations}, "spec": pod_spec},
         zookeeper.template,
         container="zookeeper",
         selector=selector(cluster, COMPONENT),
@@ -140,7 +159,10 @@ def _stateful_set(
         # not the template's: a release with the same image restarts no server
         "metadata": {
             **metadata(cluster, name_of(cluster), COMPONENT),
-            "annotations": {RELEASE: release, SPEC_HASH: digest(zookeeper)},
+            "annotations": {
+                RELEASE: release,
+                SPEC_HASH: digest(zookeeper if has_login is None else has_login.given),
+            },
         },
         "spec": {
             "serviceName": name_of(cluster),
@@ -172,17 +194,23 @@ def _pod_spec(
         f"server.{server}={_host(cluster, server)}:{PEER_PORT}:{ELECTION_PORT};{CLIENT_PORT}"
         for server in _servers(cluster)
     )
+    has_login = secured(cluster) is not None
+    java = [f"-Djava.security.properties=/{JAVA_SECURITY_FILE}"]
+    extra = ["quorumListenOnAllIPs=true"]
+    if has_login:
+        java.append(f"-Djava.security.auth.login.config={LOGIN_FOLDER}/{LOGIN_FILE}")
+        extra.append(SASL_PROVIDER)
     settings = {
         "ZOO_SERVERS": servers,
         # A server's own name may not resolve yet when it starts.
-        "ZOO_CFG_EXTRA": "quorumListenOnAllIPs=true",
+        "ZOO_CFG_EXTRA": " ".join(extra),
         "ZOO_4LW_COMMANDS_WHITELIST": "ruok,srvr,mntr",
         "ZOO_ADMINSERVER_ENABLED": "false",
         "ZOO_AUTOPURGE_PURGEINTERVAL": "24",
         "ZOO_MAX_CLIENT_CNXNS": "0",
         "ZK_SERVER_HEAP": str(heap_mib(resources)),
         "JMXDISABLE": "true",
-        "JAVA_TOOL_OPTIONS": f"-Djava.security.properties=/{JAVA_SECURITY_FILE}",
+        "JAVA_TOOL_OPTIONS": " ".join(java),
     }
     # The image's entrypoint writes /conf, which belongs to the image's own user.
     own_folder = user_ids is UserIds.ASSIGNED
@@ -240,11 +268,20 @@ def _pod_spec(
                     {"name": "data", "mountPath": "/data", "subPath": "data"},
                     {"name": "data", "mountPath": "/datalog", "subPath": "datalog"},
                     *_conf(own_folder, "/conf"),
+                    *([{"name": "run", "mountPath": LOGIN_FOLDER, "readOnly": True}] if has_login else ()),
                 ],
             }
         ],
-        **({"volumes": [{"name": "conf", "emptyDir": {}}]} if own_folder else {}),
+        **({"volumes": volumes} if (volumes := _volumes(cluster, own_folder, has_login)) else {}),
     }
+
+
+def _volumes(cluster: Cluster, own_folder: bool, has_login: bool) -> list[Manifest]:
+    found: list[Manifest] = [{"name": "conf", "emptyDir": {}}] if own_folder else []
+    if has_login:
+        items = [{"key": LOGIN_FILE, "path": LOGIN_FILE}]
+        found.append(secret_volume("run", login_secret(cluster), items=items, defaultMode=0o440))
+    return found
 
 
 def _conf(own_folder: bool, path: str) -> list[Manifest]:

@@ -139,13 +139,7 @@ def test_brokers_wait_until_zookeeper_is_updated() -> None:
 
 
 def test_servers_of_zookeeper_restart_while_no_broker_has_to() -> None:
-    east = running(3)
-    east.change(3, zookeeper={"replicas": 3})
-    east.look(**answers(WHOLE))
-    east.run(True, True, True)
-    for name in [name for kind, name in east.kube.objects if (kind, name[:4]) == ("Pod", "east")]:
-        template = east.kube.objects["StatefulSet", "east-brokers"]["spec"]["template"]
-        east.kube.objects["Pod", name]["metadata"]["annotations"] = template["metadata"]["annotations"]
+    east = running(3, zookeeper={"replicas": 3})
     servers = east.kube.objects["StatefulSet", "east-zookeeper"]
     servers["status"] = {"updateRevision": "new", "readyReplicas": 1}
     east.kube.put(server_pod(1, stale=True))

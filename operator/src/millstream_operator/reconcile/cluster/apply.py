@@ -4,6 +4,7 @@ A look takes these steps. Each writes only what differs; what cannot be done yet
 
     fewer or more brokers                          move replicas, before or after (scaling.py)
     live configuration                             set it on the running brokers (kafka.py)
+    the brokers' login to ZooKeeper                which step its servers and brokers take (zookeeper_login.py)
     ZooKeeper                                      apply and restart its servers, one at a time (ensemble.py)
     the operator's login                           the stage of the Internal listener (platform.py)
     listeners, configuration, brokers              apply the objects (objects.py)
@@ -29,7 +30,7 @@ from ...state.cache import key_for
 from ...state.context import ClusterParts
 from ...state.status import write_status
 from ..common.refused_pods import why_no_pods
-from . import certificates, ensemble, platform
+from . import certificates, ensemble, platform, zookeeper_login
 from .kafka import View, configure_live, scale, spread
 from .objects import (
     apply_brokers,
@@ -89,7 +90,7 @@ def reconcile_cluster(services: ClusterParts, cluster: Cluster) -> float:
         services.upgrade_queue.leave(services.store, key_for(cluster))
         look.problem = staged
         return _report(services, cluster, look, _pods(services, cluster), NOWHERE)
-    cluster = staged
+    cluster = zookeeper_login.stage(services, staged, live, look.warn)
     admin = services.brokers_of(cluster)
     current = live["spec"].get("replicas") if live else None
     view = View(admin) if look.ready else View(None)

@@ -120,16 +120,20 @@ def apply_ensemble(
 def _waits_for_upgrade(
     live: StatefulSet, wanted: Manifest, release: str, may_upgrade: Callable[[], bool]
 ) -> bool:
-    """Whether the only changes are those of another release, and an upgrade must wait.
+    """Whether the only changes are those of another release, or the login, and an upgrade must wait.
 
     An ensemble without a quorum has nothing to lose, and the upgrade may repair it.
     """
     said = live["metadata"].get("annotations") or {}
     same_spec = said.get(SPEC_HASH) in (None, wanted["metadata"]["annotations"][SPEC_HASH])
-    if said.get(RELEASE) == release or not same_spec:
+    if (said.get(RELEASE) == release and _has_login(live) == _has_login(wanted)) or not same_spec:
         return False
     ready, servers = ready_replicas(live), wanted["spec"]["replicas"]
     return ready >= quorum(servers) and not (ready >= servers and may_upgrade())
+
+
+def _has_login(servers: StatefulSet) -> bool:
+    return zookeeper.LOGIN in (servers["spec"]["template"].get("metadata", {}).get("annotations") or {})
 
 
 def why_no_zookeeper(services: ClusterParts, cluster: Cluster, live: StatefulSet | None) -> Problem | None:

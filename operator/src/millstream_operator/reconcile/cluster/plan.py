@@ -17,7 +17,13 @@ from ...models.conditions import ConditionType, Reason
 from ...models.config_values import changed
 from ...models.problem import Problem, conditions_with
 from ...resources import cluster as build
-from ...resources.broker_config import AUTHORIZATION, RESERVED_CONFIG, dynamic_config
+from ...resources.broker_config import (
+    AUTHORIZATION,
+    RESERVED_CONFIG,
+    ZOOKEEPER_ACLS,
+    ZOOKEEPER_LOGIN,
+    dynamic_config,
+)
 from ...resources.certificates import trust_secret
 from ...resources.listeners import (
     Address,
@@ -65,6 +71,14 @@ def refusal(cluster: Cluster) -> Problem | None:
         return Problem(
             Reason.INVALID_CONFIG,
             f"spec.config[{min(twice)}]: not allowed with spec.authorization, which decides it; nothing was changed",
+        )
+    ensemble = cluster.spec.zookeeper
+    given = cluster.spec.config.keys() & {ZOOKEEPER_LOGIN, ZOOKEEPER_ACLS}
+    if ensemble is not None and ensemble.replicas is not None and given:
+        return Problem(
+            Reason.INVALID_CONFIG,
+            f"spec.config[{min(given)}]: not allowed with spec.zookeeper.replicas: the operator decides how brokers log"
+            " in to an ensemble that it runs; nothing was changed",
         )
     return None
 

@@ -25,6 +25,7 @@ from dataclasses import dataclass, replace
 from ...kafka.records import BrokersState, PartitionReplicas
 from ...resources.cluster import ADDRESSES, CONFIG_HASH, LISTENERS_HASH, TEMPLATE_HASH, USER_HASH
 from ...resources.owned import RELEASE, SPEC_HASH
+from ...resources.zookeeper_login import ACCESS
 
 NO_ANSWER = "the brokers do not answer"
 
@@ -179,7 +180,7 @@ def _explain(pod: RollingPod, held: Sequence[PartitionReplicas]) -> str:
 
 
 UPGRADE = "Upgrade"
-"""The reason for a restart that only a new release of the operator causes."""
+"""The reason for a restart that only a new release of the operator causes, or a step of the login to ZooKeeper."""
 TEMPLATE_CHANGED = "PodTemplateChanged"
 REASONS = {
     CONFIG_HASH: "ConfigurationChanged",
@@ -199,7 +200,7 @@ def restart_reasons(
     # listeners are ports of the pod too
     if len(reasons) > 1 and TEMPLATE_CHANGED in reasons:
         reasons.remove(TEMPLATE_CHANGED)
-    if annotations.get(RELEASE) != wanted.get(RELEASE):
+    if any(annotations.get(key) != wanted.get(key) for key in (RELEASE, ACCESS)):
         reasons = _of_release(reasons, annotations, wanted)
     return tuple(reasons)
 
@@ -207,7 +208,8 @@ def restart_reasons(
 def _of_release(
     reasons: Sequence[str], annotations: Mapping[str, str], wanted: Mapping[str, str]
 ) -> list[str]:
-    """The reasons for a pod that another release made: a difference that the user did not cause is an upgrade."""
+    """The reasons for a pod that another release made, or with another access to ZooKeeper: a difference that the user
+    did not cause is an upgrade."""
     causes = {CONFIG_HASH: USER_HASH, LISTENERS_HASH: USER_HASH, TEMPLATE_HASH: SPEC_HASH}
     upgrades = {
         REASONS[key]
