@@ -38,7 +38,7 @@ class East:
 
     def look(self, **answers: Any) -> float:
         """Reconcile once. ``answers``: responses of the brokers; the default is a healthy cluster."""
-        self.memory.brokers.answers = {"strays": [], **answers}
+        self.memory.brokers.answers = {"strays": [], "scram_users": {}, **answers}
         self.memory.brokers.asked.clear()
         self.kube.applied.clear()
         manifest = self.kube.objects["Cluster", "east"]

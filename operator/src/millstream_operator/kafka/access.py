@@ -15,8 +15,8 @@ from .records import Acl, AclFilter, QuotaChange, Refusal, ScramCredential, Scra
 class AccessRequests(KafkaConnection):
     """Raises NotAuthorized if the brokers refuse the operator itself."""
 
-    def scram_users(self, names: Collection[str]) -> dict[str, dict[ScramMechanism, int]]:
-        """Iterations by user and mechanism, of those of the users that have a credential."""
+    def scram_users(self, names: Collection[str] | None) -> dict[str, dict[ScramMechanism, int]]:
+        """Iterations by user and mechanism, of those of the users that have a credential; None for all users."""
         return self.call(lambda client: client.scram_credentials(names))
 
     def change_scram_users(
@@ -27,12 +27,12 @@ class AccessRequests(KafkaConnection):
         gone = ErrorCode.RESOURCE_NOT_FOUND.name
         return {user: None if no is not None and no.error == gone else no for user, no in found.items()}
 
-    def rules(self) -> list[Acl] | None:
-        """All access rules; None if the brokers have no authorizer."""
+    def rules(self, principal: str | None = None) -> list[Acl] | None:
+        """All access rules, or those of one principal; None if the brokers have no authorizer."""
 
         async def read(client: AdminClient) -> list[Acl] | None:
             try:
-                return await client.acls()
+                return await client.acls(AclFilter(principal=principal))
             except ApiError as error:
                 if error.code is ErrorCode.SECURITY_DISABLED:
                     return None

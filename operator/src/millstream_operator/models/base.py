@@ -54,6 +54,12 @@ class ClusterRef(Spec, frozen=True):
     namespace: str | None = None
 
 
+class Rotate(Spec, frozen=True):
+    """Another password; each new ``request_id`` requests one."""
+
+    request_id: str
+
+
 class Lag(Status, frozen=True):
     records: Gauge | None = None
     seconds: Age | None = None

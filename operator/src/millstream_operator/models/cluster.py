@@ -6,12 +6,11 @@ from typing import ClassVar, Literal
 
 from msgspec import field
 
-from .base import DeletionPolicy, Quantity, Resource, Spec, Status
+from .base import DeletionPolicy, Quantity, Resource, Rotate, Spec, Status
 from .conditions import Condition
 from .listeners import Listener, NetworkPolicy
 from .maintenance import Maintenance
 from .pods import PodTemplate, Resources
-from .user import Rotate
 
 
 class Storage(Spec, frozen=True):

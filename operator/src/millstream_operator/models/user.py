@@ -6,7 +6,7 @@ from typing import Literal
 
 from msgspec import field
 
-from .base import ClusterRef, DeletionPolicy, Resource, Spec, Status
+from .base import ClusterRef, DeletionPolicy, Resource, Rotate, Spec, Status
 from .conditions import Condition
 from .mirror import SecretKey, SecretValue
 
@@ -46,10 +46,6 @@ class UserQuotas(Spec, frozen=True):
     consumer_byte_rate: int | None = None
     request_percentage: int | None = None
     controller_mutation_rate: float | None = None
-
-
-class Rotate(Spec, frozen=True):
-    request_id: str
 
 
 class UserSpec(Spec, frozen=True):

@@ -20,8 +20,11 @@ from ..models.mirror import (
     MirrorTarget,
     MirrorTls,
     SecretKey,
+    SecretValue,
+    Username,
 )
 from .images import Images
+from .pod_user import PASSWORD
 from .pods import resources_of, with_template
 from .volumes import pod_security
 
@@ -31,20 +34,38 @@ HTTP_PORT = 9404
 FOLDER = "/etc/millstream"
 CONFIG_FILE = "mirror.json"
 CONFIG_HASH = "millstream.dev/config"
+LOGS_IN = "millstream.dev/logs-in"
+"""Annotation of workers: the Clusters where they log in as their own user, as NAMESPACE/NAME,…"""
 USER = 1000
+WORKERS = {"app.kubernetes.io/name": "millstream-mirror"}
+"""Label of the workers of all MirrorMakers."""
 SECRETS = "/run/millstream/secrets"
 SECRETS_VOLUME = "run"  # a name that pod templates cannot have
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A cluster as the workers reach it; ``cluster`` is "NAMESPACE/NAME" for one of our Clusters."""
+    """A cluster as the workers reach it; ``cluster`` is "NAMESPACE/NAME" for one of our Clusters.
+
+    ``login``: the address at which they log in there, if it is another than ``bootstrap``.
+    """
 
     name: str
     bootstrap: str
     cluster: str | None = None
     tls: MirrorTls | None = None
     sasl: MirrorSasl | None = None
+    login: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorLogin:
+    """The workers' own user. ``secret``: has the password, whose number is ``version``; ``clusters``: where it is used,
+    as "NAMESPACE/NAME"."""
+
+    secret: str
+    version: int
+    clusters: tuple[str, ...]
 
 
 def object_name(mirror: MirrorMaker) -> str:
@@ -56,7 +77,7 @@ def object_named(mirror: str) -> str:
 
 
 def selector(mirror: MirrorMaker) -> dict[str, str]:
-    return {"app.kubernetes.io/name": "millstream-mirror", "app.kubernetes.io/instance": mirror.name}
+    return {**WORKERS, "app.kubernetes.io/instance": mirror.name}
 
 
 def labels(mirror: MirrorMaker) -> dict[str, str]:
@@ -101,7 +122,7 @@ def _patterns(of: MirrorPatterns) -> Manifest:
 
 
 def _address(endpoint: Endpoint, secrets: str) -> Manifest:
-    found: Manifest = {"bootstrap": endpoint.bootstrap}
+    found: Manifest = {"bootstrap": endpoint.login or endpoint.bootstrap}
 
     def of(key: SecretKey) -> Manifest:
         return {"file": f"{secrets}/{key.name}/{key.key}", "from": f"key {key.key} of Secret {key.name}"}
@@ -176,12 +197,36 @@ def config_map(mirror: MirrorMaker, file: Manifest) -> Manifest:
     }
 
 
-def deployment(mirror: MirrorMaker, file: Manifest, images: Images) -> Manifest:
-    digest = hashlib.sha256(_text(file).encode()).hexdigest()[:16]
+def login_secret(mirror: MirrorMaker) -> str:
+    """The Secret of the workers' own user."""
+    return f"{object_name(mirror)}-user"
+
+
+def own_sasl(mirror: MirrorMaker, user: str) -> MirrorSasl:
+    """The login of the workers' own user."""
+    password = SecretKey(name=login_secret(mirror), key=PASSWORD)
+    return MirrorSasl(
+        mechanism="SCRAM-SHA-512",
+        username=Username(value=user),
+        password=SecretValue(secret_key_ref=password),
+    )
+
+
+def deployment(
+    mirror: MirrorMaker, file: Manifest, images: Images, login: MirrorLogin | None = None
+) -> Manifest:
+    """``login``: of the workers' own user. Another password restarts them, so that each has it from its start."""
+    text, keys = _text(file), secret_keys(mirror)
+    annotations: dict[str, str] = {}
+    if login is not None:
+        keys.append(SecretKey(name=login.secret, key=PASSWORD))
+        annotations[LOGS_IN] = ",".join(login.clusters)
+        text += str(login.version)
+    annotations[CONFIG_HASH] = hashlib.sha256(text.encode()).hexdigest()[:16]
     template = with_template(
         {
-            "metadata": {"labels": labels(mirror), "annotations": {CONFIG_HASH: digest}},
-            "spec": _pod(mirror, images),
+            "metadata": {"labels": labels(mirror), "annotations": annotations},
+            "spec": _pod(mirror, images, keys),
         },
         mirror.spec.template,
         container="mirror",
@@ -199,11 +244,20 @@ def deployment(mirror: MirrorMaker, file: Manifest, images: Images) -> Manifest:
     }
 
 
-def _pod(mirror: MirrorMaker, images: Images) -> Manifest:
+def logs_in(deployment: Mapping[str, Any], cluster: str) -> bool:
+    """Whether all workers log in at a Cluster, named "NAMESPACE/NAME"."""
+    metadata, spec, status = (deployment.get(key) or {} for key in ("metadata", "spec", "status"))
+    annotations = spec["template"]["metadata"].get("annotations") or {}
+    if cluster not in annotations.get(LOGS_IN, "").split(","):
+        return False
+    is_seen: bool = status.get("observedGeneration", 0) >= metadata.get("generation", 0)
+    return is_seen and bool(status.get("replicas", 0) == status.get("updatedReplicas", 0))
+
+
+def _pod(mirror: MirrorMaker, images: Images, keys: Sequence[SecretKey]) -> Manifest:
     def probe(path: str, **timing: int) -> Manifest:
         return {"httpGet": {"path": path, "port": "http"}, **timing}
 
-    keys = secret_keys(mirror)
     mounts = [{"name": SECRETS_VOLUME, "mountPath": SECRETS, "readOnly": True}] if keys else []
     return {
         "automountServiceAccountToken": False,

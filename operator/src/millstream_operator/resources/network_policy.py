@@ -1,8 +1,8 @@
 """NetworkPolicies of a Cluster: the peers that may reach its pods.
 
     NAME-brokers     each listener by its networkPolicyPeers, or everybody; the Internal one by brokers and the
-                     operator, too; the brokers' own by brokers, and by the operator once it logs in there; health and
-                     metrics by the operator and spec.networkPolicy.metricsPeers
+                     operator, too; the brokers' own by brokers, and by the operator and mirror workers once they log in
+                     there; health and metrics by the operator and spec.networkPolicy.metricsPeers
     NAME-zookeeper   clients by brokers and the operator, peers and elections by ZooKeeper's servers
 
 Kubernetes lets a node reach its own pods, so probes need no rule. Outgoing connections are not limited. A policy allows
@@ -19,7 +19,7 @@ import msgspec
 
 from ..models import Cluster
 from ..models.listeners import Listener, Peer
-from . import zookeeper
+from . import mirror, zookeeper
 from .broker_config import HTTP_PORT, broker_set_name
 from .listeners import all_listeners, replication_port
 from .owned import Manifest, metadata, selector
@@ -40,7 +40,7 @@ def network_policies(cluster: Cluster, operator_namespace: str | None) -> list[M
 def _to_brokers(cluster: Cluster, operator_namespace: str | None) -> list[Manifest]:
     operator = _operator(operator_namespace)
     brokers = _pods(cluster, "broker")
-    platform = operator if cluster.spec.platform_login else []
+    platform = [*operator, *_with_user(cluster)] if cluster.spec.platform_login else []
     rules = [_rule([replication_port(cluster)], [brokers, *platform])]
     for listener in all_listeners(cluster):
         if peers := _peers(listener.network_policy_peers):
@@ -81,6 +81,18 @@ def _rule(ports: Sequence[int | str], peers: Sequence[Manifest]) -> Manifest:
 
 def _pods(cluster: Cluster, component: str) -> Manifest:
     return {"podSelector": {"matchLabels": selector(cluster, component)}}
+
+
+def _with_user(cluster: Cluster) -> list[Manifest]:
+    """Pods of ours that log in as a user of their own, in the namespaces that may refer to the Cluster."""
+    pods = {"podSelector": {"matchLabels": dict(mirror.WORKERS)}}
+    allowed = list(cluster.spec.allowed_namespaces)
+    if "*" in allowed:
+        return [{"namespaceSelector": {}, **pods}]
+    if not allowed:
+        return [pods]
+    names = {"key": "kubernetes.io/metadata.name", "operator": "In", "values": allowed}
+    return [pods, {"namespaceSelector": {"matchExpressions": [names]}, **pods}]
 
 
 def _operator(namespace: str | None) -> list[Manifest]:

@@ -23,6 +23,7 @@ from ..kubernetes.client import FIELD_MANAGER
 from ..models import KINDS, Cluster, ConsumerGroup, ManifestError, Resource, decode_as
 from ..models.explain import titled
 from ..models.keys import ClusterKey, Key
+from ..resources.pod_user import WITH_USER
 from ..validation.admission import refusal
 
 ResourceT = TypeVar("ResourceT", bound=Resource)
@@ -200,16 +201,19 @@ class Store:
                     del self._claims[key.kind, cluster, entry.claimed]
 
     def _others(self, key: Key, before: _Entry | None, after: _Entry | None) -> frozenset[Key]:
-        """The other resources that need a look: those that refer to a changed Cluster, and rivals for a name when a
-        claim to it appears or disappears."""
+        """The other resources that need a look: those that refer to a changed Cluster, rivals for a name when a claim
+        to it appears or disappears, and a Cluster where the user of a resource's pods is of no use any more."""
         if key.kind == Cluster.KIND:
             if before and after and _seen_by_others(before.raw) == _seen_by_others(after.raw):
                 return frozenset()
             return frozenset(self._referring.get(ClusterKey(key.namespace, key.name), ()))
         changed = _claims_of(before) ^ _claims_of(after)
         names = {(cluster, claimed) for cluster, claimed, _, _ in changed}
-        found = (claim.key for name in names for claim in self._claims.get((key.kind, *name), ()))
-        return frozenset(other for other in found if other != key)
+        found = {claim.key for name in names for claim in self._claims.get((key.kind, *name), ())} - {key}
+        if key.kind in WITH_USER and before is not None:
+            left = before.clusters - (after.clusters if after is not None else frozenset())
+            found |= {Key(Cluster.KIND, *cluster) for cluster in left}
+        return frozenset(found)
 
 
 def _entry(key: Key, manifest: Mapping[str, Any], before: _Entry | None, *, checks: bool = True) -> _Entry:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from millstream_kafka.client.security import Credential, Sasl, Security
 
 from ..kafka.client_config import ClientConfig
@@ -19,6 +21,23 @@ def platform_client(kube: Kube, cluster: Cluster) -> ClientConfig:
     if platform is None:
         return ClientConfig(bootstrap_of(cluster))
     return ClientConfig(platform.bootstrap, with_password(kube, cluster, platform.secret))
+
+
+@dataclass(frozen=True, slots=True)
+class PodAccess:
+    """How pods of ours connect to a Cluster: where, and whether as a user of their own."""
+
+    bootstrap: str
+    has_login: bool = False
+
+
+def pods_connect(cluster: Cluster) -> PodAccess:
+    """They log in at the listener of the operator as soon as every broker has it, whether or not the Internal listener
+    is still open: so nothing changes for them when it is closed."""
+    platform = cluster.status.platform
+    if platform is None:
+        return PodAccess(bootstrap_of(cluster))
+    return PodAccess(platform.bootstrap, has_login=True)
 
 
 def with_password(kube: Kube, cluster: Cluster, secret: str, key: str = "password") -> Security:

@@ -13,6 +13,7 @@ from millstream_harness.manifests import resource
 from millstream_operator.kafka.records import AdminError
 from millstream_operator.kubernetes.client import KubeError
 from millstream_operator.models import Cluster, decode_as
+from millstream_operator.resources.mirror import LOGS_IN
 
 PASSWORDS = {"authentication": {"type": "ScramSha512"}}
 CERTIFICATES = {"authentication": {"type": "Tls"}}
@@ -192,44 +193,93 @@ def test_a_listener_that_needs_no_login_any_more_is_opened_and_the_operator_keep
     assert east.status["platform"] == {"bootstrap": BOOTSTRAP, "secret": SECRET, "internal": "Open"}
 
 
-@pytest.mark.parametrize("closing", [PASSWORDS, TLS], ids=["passwords", "tls"])
-@pytest.mark.parametrize(
-    "waiting",
-    [
-        resource(
-            "MirrorMaker",
-            "copy",
-            sources=[{"name": "west", "bootstrap": "west:9092"}],
-            target={"clusterRef": {"name": "east"}},
-            topics={"include": [".*"]},
-        ),
-        resource(
-            "BatchLoad",
-            "daily",
-            clusterRef={"name": "east"},
-            topics=["a"],
-            value={"format": "Binary"},
-            output={"path": "s3a://b/c", "format": "Delta"},
-        ),
-    ],
+LOAD = resource(
+    "BatchLoad",
+    "daily",
+    clusterRef={"name": "east"},
+    topics=["a"],
+    value={"format": "Binary"},
+    output={"path": "s3a://b/c", "format": "Delta"},
 )
-def test_a_cluster_that_others_use_without_a_login_stays_open_and_names_them(
-    waiting: dict[str, Any], closing: dict[str, Any]
+MIRROR = resource(
+    "MirrorMaker",
+    "copy",
+    sources=[{"name": "west", "bootstrap": "west:9092"}],
+    target={"clusterRef": {"name": "east"}},
+    topics={"include": [".*"]},
+)
+
+
+def with_login_of_brokers(
+    east: East, *resources: dict[str, Any], closing: dict[str, Any] = PASSWORDS
 ) -> None:
-    east = open_cluster()
-    east.memory.services.store.put(stored(waiting))
+    """Every broker has the operator's login, and the Internal listener is to be closed."""
+    for one in resources:
+        east.memory.services.store.put(stored(one))
     east.change(3, listeners=[{**INTERNAL, **closing}])
     east.look(**HEALTHY)
     roll(east)
     east.look(**HEALTHY)
+
+
+@pytest.mark.parametrize("closing", [PASSWORDS, TLS], ids=["passwords", "tls"])
+def test_a_cluster_that_loads_use_without_a_login_stays_open_and_names_them(closing: dict[str, Any]) -> None:
+    east = open_cluster()
+    with_login_of_brokers(east, LOAD, closing=closing)
     assert protocols(east) == {"INTERNAL": "PLAINTEXT", "REPLICATION-9091": "SASL_PLAINTEXT"}
     assert east.status["platform"]["internal"] == "Open"
     status, reason, words = east.says("Warning") or ("", "", "")
-    name = waiting["metadata"]["name"]
     assert (status, reason) == ("True", "ListenerOpen")
     assert (
-        f"internal is still open, because {waiting['kind']} ns/{name} cannot log in or use TLS yet" in words
+        "internal is still open, because BatchLoad ns/daily cannot log in or use TLS yet: delete it" in words
     )
+
+
+def workers(*, logs_in: str, uid: str = "u-copy", **status: int) -> dict[str, Any]:
+    annotations = {LOGS_IN: logs_in} if logs_in else {}
+    return {
+        "kind": "Deployment",
+        "metadata": {
+            "namespace": "ns",
+            "name": "copy-mirror",
+            "generation": 2,
+            "ownerReferences": [{"uid": uid}],
+        },
+        "spec": {"template": {"metadata": {"annotations": annotations}}},
+        "status": {"observedGeneration": 2, "replicas": 2, "updatedReplicas": 2, **status},
+    }
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        workers(logs_in=""),
+        workers(logs_in="ns/west"),
+        workers(logs_in="ns/east,ns/west", updatedReplicas=1),
+        workers(logs_in="ns/east", observedGeneration=1),
+    ],
+    ids=["no login", "a login elsewhere", "one of two", "not seen"],
+)
+def test_a_cluster_closes_when_no_worker_of_a_mirror_is_without_a_login(before: dict[str, Any]) -> None:
+    east = open_cluster()
+    east.kube.put(before)
+    with_login_of_brokers(east, MIRROR)
+    assert protocols(east)["INTERNAL"] == "PLAINTEXT"
+    _, _, words = east.says("Warning") or ("", "", "")
+    assert "internal is still open, because workers of MirrorMaker ns/copy do not log in yet" in words
+    east.kube.put(workers(logs_in="ns/east"))
+    east.look(**HEALTHY)
+    assert protocols(east)["INTERNAL"] == "SASL_PLAINTEXT"
+    assert east.says("Warning") is None
+
+
+@pytest.mark.parametrize("others", [None, workers(logs_in="", uid="u-other")], ids=["none", "another's"])
+def test_a_mirror_without_workers_keeps_no_cluster_open(others: dict[str, Any] | None) -> None:
+    east = open_cluster()
+    if others is not None:
+        east.kube.put(others)
+    with_login_of_brokers(east, MIRROR)
+    assert protocols(east)["INTERNAL"] == "SASL_PLAINTEXT"
 
 
 def test_without_a_right_to_secrets_nothing_changes() -> None:
@@ -311,6 +361,25 @@ def test_the_operator_may_reach_the_listener_for_brokers_where_it_logs_in() -> N
     east = open_cluster(listeners=CLOSED)
     ports = {one["name"]: one["port"] for one in _service(east, "east-bootstrap")}
     assert ports == {"kafka": 9092, "platform": 9091}
+
+
+def test_workers_with_a_login_may_reach_the_listener_for_brokers() -> None:
+    def peers(east: East, port: int = 9091) -> list[dict[str, Any]]:
+        east.look(**HEALTHY)
+        rules = east.kube.objects["NetworkPolicy", "east-brokers"]["spec"]["ingress"]
+        (rule,) = (one for one in rules if one["ports"][0]["port"] == port)
+        found: list[dict[str, Any]] = rule["from"]
+        return found
+
+    workers = {"podSelector": {"matchLabels": {"app.kubernetes.io/name": "millstream-mirror"}}}
+    policy = {"networkPolicy": {"enabled": True}}
+    assert workers not in peers(open_cluster(**policy))
+    assert workers in peers(open_cluster(listeners=CLOSED, **policy))
+    elsewhere = {"key": "kubernetes.io/metadata.name", "operator": "In", "values": ["team"]}
+    found = peers(open_cluster(listeners=CLOSED, allowedNamespaces=["team"], **policy))
+    assert {**workers, "namespaceSelector": {"matchExpressions": [elsewhere]}} in found
+    found = peers(open_cluster(listeners=CLOSED, allowedNamespaces=["*"], **policy))
+    assert {**workers, "namespaceSelector": {}} in found
 
 
 def _service(east: East, name: str) -> list[dict[str, Any]]:

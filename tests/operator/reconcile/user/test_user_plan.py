@@ -273,8 +273,9 @@ def test_a_super_user_belongs_to_the_namespace_of_its_cluster(spec: dict[str, An
     assert reserved(user(namespace="team", userName="bob"), cluster) is None
 
 
-def test_the_name_of_clients_without_authentication_is_reserved() -> None:
+@pytest.mark.parametrize("name", ["ANONYMOUS", "millstream-operator", "millstream-pods.mirrormaker.u-copy"])
+def test_names_of_others_than_users_are_reserved(name: str) -> None:
     cluster = a_cluster()
-    problem = reserved(user(namespace=cluster.namespace, userName="ANONYMOUS"), cluster)
+    problem = reserved(user(namespace=cluster.namespace, userName=name), cluster)
     assert problem is not None
     assert "spec.userName" in problem.message

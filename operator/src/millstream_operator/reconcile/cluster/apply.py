@@ -29,6 +29,7 @@ from ...resources.owned import selector
 from ...state.cache import key_for
 from ...state.context import ClusterParts
 from ...state.status import write_status
+from ..common.pod_users import remove_unused_users
 from ..common.refused_pods import why_no_pods
 from . import certificates, ensemble, platform, zookeeper_login
 from .kafka import View, configure_live, scale, spread
@@ -132,6 +133,8 @@ def reconcile_cluster(services: ClusterParts, cluster: Cluster) -> float:
     _end(upgrade, look, look.ready >= desired and is_whole(brokers, desired) and serves)
     if not look.busy and look.problem is None:
         look.busy = platform.rotate(services, cluster)
+        if cluster.status.platform is not None:
+            remove_unused_users(services, cluster, admin)
         spread(cluster, view, look)
     look.strays = view.strays()
     look.busy = look.busy or bool(view.failure)

@@ -7,9 +7,10 @@ a failed request of the operator, in two rolls:
        each other there anyway, so it makes no difference to them
     2. when every broker does, the operator connects there, and the Internal listener is closed
 
-A new Cluster is closed from its first broker on. One that was closed is not opened again but by its spec. MirrorMakers
-and BatchLoads have no login yet, and no authority to trust: while some refer to an open Cluster, it stays open, with a
-warning. Between `authentication` and `tls`, a closed listener changes in one roll: nothing of ours is there.
+A new Cluster is closed from its first broker on. One that was closed is not opened again but by its spec. It waits for
+the workers of MirrorMakers, which move as the operator does (common/pod_users.py). BatchLoads have no login yet, and no
+authority to trust: while some refer to an open Cluster, it stays open, with a warning. Between `authentication` and
+`tls`, a closed listener changes in one roll: nothing of ours is there.
 
 Where a Cluster is on the way stands in the template of its StatefulSet, and each broker's in its pod.
 """
@@ -31,7 +32,10 @@ from ...models.conditions import Reason
 from ...models.keys import ClusterKey
 from ...models.problem import Problem, shown
 from ...resources.cluster import platform_bootstrap_of
+from ...resources.mirror import logs_in, object_named
+from ...resources.owned import is_owned_by
 from ...resources.platform import CLOSED, STAGE, PlatformLogin, login_of, login_secret, secret
+from ...state.cache import cluster_refs
 from ...state.context import ClusterParts
 from ...state.platform import with_password
 from ...state.status import write_status
@@ -65,8 +69,7 @@ def stage(
         if waiting:
             warn(
                 Reason.LISTENER_OPEN,
-                f"spec.listeners: {cluster.spec.internal.name} is still open, because {shown(waiting, 3)} cannot log in"
-                " or use TLS yet: delete them, or leave authentication and tls out",
+                f"spec.listeners: {cluster.spec.internal.name} is still open, because {shown(waiting, 3)}",
             )
     if is_ready:
         where = PlatformStatus(
@@ -189,17 +192,21 @@ def _is_valid_everywhere(services: ClusterParts, cluster: Cluster, key: str) -> 
 
 
 def _without_login(services: ClusterParts, cluster: Cluster) -> Iterator[str]:
-    """Resources whose pods connect to the Internal listener, and have no login."""
+    """Resources whose pods connect to the Internal listener, and do not log in."""
     mine = ClusterKey(cluster.namespace, cluster.name)
     for key in services.store.keys(MirrorMaker.KIND):
-        with contextlib.suppress(ManifestError):
-            mirror = services.store.get(MirrorMaker, key.namespace, key.name)
-            places = [] if mirror is None else [*mirror.spec.sources, mirror.spec.target]
-            references = [one.cluster_ref for one in places if one.cluster_ref is not None]
-            if any(cluster_key(key.namespace, one) == mine for one in references):
-                yield str(key)
+        raw = services.store.raw(key)
+        if raw is None or mine not in cluster_refs(key, raw.get("spec") or {}):
+            continue
+        live = services.kube.get("apps/v1", "Deployment", key.namespace, object_named(key.name))
+        if (
+            live is not None
+            and is_owned_by(live, raw["metadata"]["uid"])
+            and not logs_in(live, "/".join(mine))
+        ):
+            yield f"workers of {key} do not log in yet: they will, unless it is paused or has a problem"
     for key in services.store.keys(BatchLoad.KIND):
         with contextlib.suppress(ManifestError):
             load = services.store.get(BatchLoad, key.namespace, key.name)
             if load is not None and cluster_key(key.namespace, load.spec.cluster_ref) == mine:
-                yield str(key)
+                yield f"{key} cannot log in or use TLS yet: delete it, or leave authentication and tls out"

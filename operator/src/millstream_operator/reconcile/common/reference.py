@@ -56,8 +56,7 @@ def login_problem(cluster: Cluster) -> Problem | None:
     return Problem(
         Reason.LOGIN_REQUIRED,
         f"Cluster {cluster.name} in namespace {cluster.namespace} asks for a login or TLS at its Internal"
-        " listener, which MirrorMakers and BatchLoads do not have yet: name another Cluster; a MirrorMaker may name its"
-        " address, with sasl and tls",
+        " listener, which BatchLoads do not have yet: name another Cluster",
     )
 
 

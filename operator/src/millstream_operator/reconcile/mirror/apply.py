@@ -24,13 +24,15 @@ from ...resources.mirror import Endpoint
 from ...resources.owned import is_owned_by
 from ...state.cache import key_for
 from ...state.context import MirrorParts
+from ...state.platform import pods_connect
 from ...state.status import write_status
 from ...validation.admission import refusal
 from ..common.objects import NotOurs, delete, ensure, find
 from ..common.pods import is_ready, refused, trouble_of, unscheduled
-from ..common.reference import cluster_key, find_cluster, login_problem
+from ..common.reference import cluster_key, find_cluster
 from . import plan as mirrors
 from . import rules as mirror_rules
+from .logins import login_of
 from .promotion import Promotion, is_over, requested
 from .promotion_apply import advance
 from .reports import Workers
@@ -73,12 +75,15 @@ def reconcile_mirror(services: MirrorParts, mirror: MirrorMaker) -> float:
             ending = pods
         return _refused(services, mirror, found, promotion, ending)
     sources, target = found
+    login = login_of(services, mirror, tuple(sources), target)
+    if isinstance(login, Problem):
+        return _refused(services, mirror, login, promotion)
     file = resources.mirror_file(mirror, sources, target)
     if services.images.mirror_log_format != "plain":
         file["logFormat"] = services.images.mirror_log_format
     try:
         ensure(services.kube, resources.config_map(mirror, file))
-        deployment = ensure(services.kube, resources.deployment(mirror, file, services.images))
+        deployment = ensure(services.kube, resources.deployment(mirror, file, services.images, login))
     except NotOurs as error:
         return _refused(services, mirror, Problem(Reason.OBJECT_NOT_OURS, str(error)), promotion)
     except KubeError as error:
@@ -137,9 +142,10 @@ def taken_name(
     promote, place = requested(mirror), mirror.spec.target
     if promote is None:
         return None
-    bootstraps = _bootstraps(services, mirror, [place], address_of)
-    if isinstance(bootstraps, Problem):
+    clusters = _clusters(services, mirror, [place])
+    if isinstance(clusters, Problem):
         return None  # then nothing is promoted
+    bootstraps = {name: address_of(cluster) for name, cluster in clusters.items()}
     others = tuple(_all(services, address_of, running))
     target = mirror_rules.endpoint_of(mirror, "target", place, bootstraps)
     taken = mirror_rules.check_name(mirror, target, (*others, *_idle(services, address_of, others)))
@@ -154,27 +160,25 @@ def taken_name(
 def _endpoints(
     services: MirrorParts, mirror: MirrorMaker, address_of: Callable[[Cluster], str]
 ) -> Endpoints | Problem:
-    bootstraps = _bootstraps(services, mirror, [*mirror.spec.sources, mirror.spec.target], address_of)
-    if isinstance(bootstraps, Problem):
-        return bootstraps
-    return mirror_rules.endpoints_of(mirror, bootstraps)
+    clusters = _clusters(services, mirror, [*mirror.spec.sources, mirror.spec.target])
+    if isinstance(clusters, Problem):
+        return clusters
+    bootstraps = {name: address_of(cluster) for name, cluster in clusters.items()}
+    access = {name: pods_connect(cluster) for name, cluster in clusters.items()}
+    logins = {name: one.bootstrap for name, one in access.items() if one.has_login}
+    return mirror_rules.endpoints_of(mirror, bootstraps, logins)
 
 
-def _bootstraps(
-    services: MirrorParts,
-    mirror: MirrorMaker,
-    places: Sequence[MirrorTarget],
-    address_of: Callable[[Cluster], str],
-) -> dict[str, str] | Problem:
-    """The addresses of the Clusters among these places, by NAMESPACE/NAME; or why one cannot be used."""
+def _clusters(
+    services: MirrorParts, mirror: MirrorMaker, places: Sequence[MirrorTarget]
+) -> dict[str, Cluster] | Problem:
+    """The Clusters among these places, by NAMESPACE/NAME; or why one cannot be used."""
     found = {}
     for reference in filter(None, (place.cluster_ref for place in places)):
         cluster = find_cluster(services, mirror.namespace, reference)
         if isinstance(cluster, Problem):
             return cluster
-        if (problem := login_problem(cluster)) is not None:
-            return problem
-        found["/".join(cluster_key(mirror.namespace, reference))] = address_of(cluster)
+        found["/".join(cluster_key(mirror.namespace, reference))] = cluster
     return found
 
 

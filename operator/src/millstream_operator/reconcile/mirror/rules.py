@@ -17,7 +17,8 @@ from ...models import MirrorMaker, MirrorPatterns
 from ...models.conditions import ConditionType, Reason
 from ...models.mirror import MirrorTarget
 from ...models.problem import Problem
-from ...resources.mirror import Endpoint
+from ...resources.mirror import Endpoint, own_sasl
+from ...resources.pod_user import user_name
 from ...validation.overlap import Names, Shared, shared
 
 REFUSED = frozenset(
@@ -27,19 +28,34 @@ REFUSED = frozenset(
 MOST_WAYS = 1000  # paths searched for a loop
 
 
-def endpoints_of(mirror: MirrorMaker, bootstraps: Mapping[str, str]) -> tuple[tuple[Endpoint, ...], Endpoint]:
-    """Sources and target; the addresses of Clusters are given by "NAMESPACE/NAME"."""
-    sources = tuple(endpoint_of(mirror, source.name, source, bootstraps) for source in mirror.spec.sources)
-    return sources, endpoint_of(mirror, "target", mirror.spec.target, bootstraps)
+NO_LOGINS: Mapping[str, str] = {}
+
+
+def endpoints_of(
+    mirror: MirrorMaker, bootstraps: Mapping[str, str], logins: Mapping[str, str] = NO_LOGINS
+) -> tuple[tuple[Endpoint, ...], Endpoint]:
+    """Sources and target; the addresses of Clusters are given by "NAMESPACE/NAME". ``logins``: where the workers log in
+    as a user of their own."""
+    sources = tuple(
+        endpoint_of(mirror, source.name, source, bootstraps, logins) for source in mirror.spec.sources
+    )
+    return sources, endpoint_of(mirror, "target", mirror.spec.target, bootstraps, logins)
 
 
 def endpoint_of(
-    mirror: MirrorMaker, name: str, place: MirrorTarget, bootstraps: Mapping[str, str]
+    mirror: MirrorMaker,
+    name: str,
+    place: MirrorTarget,
+    bootstraps: Mapping[str, str],
+    logins: Mapping[str, str] = NO_LOGINS,
 ) -> Endpoint:
     if (reference := place.cluster_ref) is None:
         return Endpoint(name, place.bootstrap or "", None, place.tls, place.sasl)
     key = f"{reference.namespace or mirror.namespace}/{reference.name}"
-    return Endpoint(name, bootstraps[key], key)
+    if key not in logins:
+        return Endpoint(name, bootstraps[key], key)
+    sasl = own_sasl(mirror, user_name(mirror.KIND, mirror.metadata.uid))
+    return Endpoint(name, bootstraps[key], key, sasl=sasl, login=logins[key])
 
 
 def same_cluster(one: Endpoint, other: Endpoint) -> bool:
@@ -51,7 +67,8 @@ def same_cluster(one: Endpoint, other: Endpoint) -> bool:
 def _addresses(endpoint: Endpoint) -> set[str]:
     """HOST:PORT in every possible spelling."""
     found = set()
-    for address in filter(None, endpoint.bootstrap.lower().split(",")):
+    named = f"{endpoint.bootstrap},{endpoint.login or ''}"
+    for address in filter(None, named.lower().split(",")):
         host, _, port = address.strip().rpartition(":")
         host = (
             "127.0.0.1"

@@ -33,6 +33,7 @@ from ...models.problem import Problem, conditions_with, shown
 from ...models.user import AclResource, Part
 from ...models.words import count_of
 from ...resources.broker_config import OPERATOR_USER
+from ...resources.pod_user import OWN_USERS
 
 ANONYMOUS: Final = "ANONYMOUS"
 """The user of clients without authentication."""
@@ -118,6 +119,11 @@ def reserved(user: User, cluster: Cluster) -> Problem | None:
     if name == OPERATOR_USER:
         return Problem(
             Reason.RESERVED_USER, f"{name} is the name of the operator itself: set another spec.userName"
+        )
+    if name.startswith(OWN_USERS):
+        return Problem(
+            Reason.RESERVED_USER,
+            f"names that begin with {OWN_USERS} are those of the operator's pods: set another spec.userName",
         )
     if user.namespace != cluster.namespace and user.kafka_name in cluster.spec.administrators:
         return Problem(

@@ -1,0 +1,168 @@
+"""The users as which our pods log in: their Secrets, credentials and access rules in the Clusters that they use.
+
+A resource sets those of its own pods, before they start. Users whose resource is gone, or no longer uses a Cluster,
+are removed when the Cluster is looked at. So a deleted resource waits for no Cluster, and a tree restored from an older
+copy brings back no user for long.
+
+A credential is stored before its rules, and deleted after them: a user with rules is always found by its credential.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import secrets as randomness
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ...kafka.admin import KafkaAdmin
+from ...kafka.records import Acl, AdminError, NotAuthorized, Refusal, ScramUser
+from ...kubernetes.client import KubeError
+from ...models import Cluster
+from ...models.conditions import Reason
+from ...models.keys import ClusterKey
+from ...models.problem import Problem
+from ...resources.pod_user import (
+    MECHANISM,
+    NUMBERS,
+    OWN_USERS,
+    WITH_USER,
+    PodPassword,
+    PodUser,
+    credential,
+    next_iterations,
+    password_in,
+    secret_with,
+    user_name,
+)
+from ...state.cache import Store, cluster_refs
+from ...state.context import Parts
+from .objects import NotOurs, find
+from .reference import may_refer
+from .secrets import not_readable, replace
+
+BYTES = 24
+"""Random bytes of a password: 32 characters."""
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Rights:
+    """A user's rules in one Cluster. ``stay``: rules that it no longer needs are not removed."""
+
+    rules: frozenset[Acl]
+    stay: bool = False
+
+
+def ensure_user(
+    services: Parts, user: PodUser, clusters: Mapping[str, tuple[Cluster, Rights]], request: str
+) -> PodPassword | Problem:
+    """The password, after brokers have been given it and the rights. ``request``: of the last rotation, or "".
+
+    Brokers that do not respond keep nobody waiting: they get both at a later look.
+    """
+    try:
+        observed = _observed(services, user, clusters)
+        password = _password(services, user, set(filter(None, observed.values())), request)
+        for name, iterations in observed.items():
+            cluster, rights = clusters[name]
+            with _unreachable(user, name):
+                _store(services.brokers_of(cluster), user, password, iterations, rights)
+    except NotOurs as error:
+        return Problem(Reason.OBJECT_NOT_OURS, str(error))
+    except KubeError as error:
+        return not_readable(error, "a Cluster asks for a login, for which the operator has")
+    except NotAuthorized as error:
+        words = f"{error}: add the operator's principal to super.users of the Cluster"
+        return Problem(Reason.OPERATOR_NOT_AUTHORIZED, words)
+    except _Refused as error:
+        return Problem(Reason.REFUSED, f"user {user.name}: {error}")
+    return password
+
+
+class _Refused(Exception):
+    """Brokers refuse a credential or a rule."""
+
+
+@contextlib.contextmanager
+def _unreachable(user: PodUser, cluster: str) -> Iterator[None]:
+    try:
+        yield
+    except NotAuthorized:
+        raise
+    except AdminError as error:
+        logger.info("user %s in Cluster %s: %s", user.name, cluster, error)
+
+
+def _observed(
+    services: Parts, user: PodUser, clusters: Mapping[str, tuple[Cluster, Rights]]
+) -> dict[str, int | None]:
+    """The iterations of the user's credential, None without one, in the Clusters whose brokers respond."""
+    found: dict[str, int | None] = {}
+    for name, (cluster, _) in clusters.items():
+        with _unreachable(user, name):
+            users = services.brokers_of(cluster).scram_users([user.name])
+            found[name] = users.get(user.name, {}).get(MECHANISM)
+    return found
+
+
+def _password(services: Parts, user: PodUser, known: Collection[int], request: str) -> PodPassword:
+    """The password in the Secret, or a new one. ``known``: the iterations that brokers have."""
+    live = find(services.kube, user.secret)
+    before = None if live is None else password_in(live, user)
+    if before is not None and request in ("", before.rotated_for):
+        return before
+    used = {*known, *(() if before is None else (before.iterations,))}
+    number = next_iterations(used, randomness.randbelow(NUMBERS))
+    wanted = PodPassword(randomness.token_urlsafe(BYTES), number, request)
+    if live is None:
+        services.kube.create(secret_with(user, wanted))
+    else:
+        replace(services.kube, live, secret_with(user, wanted))
+    return wanted
+
+
+def _store(
+    admin: KafkaAdmin, user: PodUser, password: PodPassword, iterations: int | None, rights: Rights
+) -> None:
+    if iterations != password.iterations:
+        _accepted(admin.change_scram_users([credential(user, password)], []))
+    rules = admin.rules(user.principal)
+    if rules is None:
+        return  # the brokers have no authorizer
+    if missing := rights.rules - frozenset(rules):
+        _accepted(admin.create_rules(missing))
+    if extra := frozenset() if rights.stay else frozenset(rules) - rights.rules:
+        admin.delete_rules(extra)
+
+
+def _accepted(answers: Mapping[Any, Refusal | None]) -> None:
+    for what, no in answers.items():
+        if no is not None:
+            raise _Refused(f"{what}: {no}")
+
+
+def remove_unused_users(services: Parts, cluster: Cluster, admin: KafkaAdmin) -> None:
+    """Remove the users of resources that are gone, or that no longer use the Cluster."""
+    try:
+        present = {name for name in admin.scram_users(None) if name.startswith(OWN_USERS)}
+        for name in sorted(present - frozenset(_users_of(services.store, cluster))):
+            if rules := admin.rules(f"User:{name}"):
+                admin.delete_rules(rules)
+            _accepted(admin.change_scram_users([], [ScramUser(name, MECHANISM)]))
+            logger.info("Cluster %s: user %s is removed: its resource is gone", cluster.name, name)
+    except (AdminError, _Refused) as error:
+        logger.warning("Cluster %s: users without a resource stay for now: %s", cluster.name, error)
+
+
+def _users_of(store: Store, cluster: Cluster) -> Iterator[str]:
+    """The names of all users that the Cluster is to have; of invalid resources, too, whose pods continue."""
+    mine = ClusterKey(cluster.namespace, cluster.name)
+    for kind in WITH_USER:
+        for key in store.keys(kind):
+            raw = store.raw(key)
+            if raw is None or not may_refer(cluster, key.namespace):
+                continue
+            if mine in cluster_refs(key, raw.get("spec") or {}):
+                yield user_name(kind, raw["metadata"]["uid"])

@@ -1,0 +1,117 @@
+"""The user as which the pods of a resource log in at the brokers of Clusters: a user of the resource's own; pure.
+
+    NAME-mirror-user     Secret of a MirrorMaker: username, password
+
+The user is named after the resource's uid, so a resource of the same name that is created later is another user. No
+User may have such a name. The Secret belongs to the resource, and goes with it.
+
+Brokers say of a credential only its iterations. So each password has its own number of them, which the Secret's
+annotation keeps: another number shows that the brokers have another password, such as after a restore.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from millstream_kafka.acl import AclOperation, PatternType, PermissionType, ResourceType
+from millstream_kafka.admin.access import Acl, ScramCredential
+from millstream_kafka.scram_mechanism import MIN_ITERATIONS, ScramMechanism
+
+from ..models import MirrorMaker, Resource
+from .owned import opaque_secret
+from .user import MAX_PASSWORD, ROTATED_FOR, jaas_config, rotated_for
+
+Manifest = dict[str, Any]
+OWN_USERS: Final = "millstream-pods."
+"""The beginning of these users' names."""
+WITH_USER: Final = (MirrorMaker.KIND,)
+"""Kinds whose pods have a user."""
+MECHANISM: Final = ScramMechanism.SCRAM_SHA_512
+ITERATIONS: Final = "millstream.dev/iterations"
+NUMBERS: Final = 4096
+"""Different numbers of iterations, from Kafka's minimum on."""
+USERNAME, PASSWORD = "username", "password"
+
+
+@dataclass(frozen=True, slots=True)
+class PodUser:
+    """A user and its Secret. ``secret``: the Secret without values."""
+
+    name: str
+    secret: Manifest
+
+    @property
+    def principal(self) -> str:
+        return f"User:{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class PodPassword:
+    """The contents of the Secret."""
+
+    value: str = field(repr=False)
+    iterations: int
+    rotated_for: str = ""
+
+
+def user_name(kind: str, uid: str) -> str:
+    return f"{OWN_USERS}{kind.lower()}.{uid}"
+
+
+def pod_user(resource: Resource, secret: str, metadata: Manifest) -> PodUser:
+    """``metadata``: of an object that belongs to the resource, and ``secret`` the Secret's name."""
+    reference = {"apiVersion": "v1", "kind": "Secret", "metadata": {**metadata, "name": secret}}
+    return PodUser(user_name(resource.KIND, resource.metadata.uid), reference)
+
+
+def next_iterations(before: Collection[int], random: int) -> int:
+    """A number of iterations that no password before had; ``random`` where nothing is known of them."""
+    first = max(before) + 1 if before else MIN_ITERATIONS + random
+    return MIN_ITERATIONS + (first - MIN_ITERATIONS) % NUMBERS
+
+
+def secret_with(user: PodUser, password: PodPassword) -> Manifest:
+    values = {
+        USERNAME: user.name,
+        PASSWORD: password.value,
+        "sasl.jaas.config": jaas_config(user.name, password.value),
+    }
+    annotations = {ROTATED_FOR: password.rotated_for, ITERATIONS: str(password.iterations)}
+    return opaque_secret(user.secret, {key: value.encode() for key, value in values.items()}, annotations)
+
+
+def password_in(live: Mapping[str, Any], user: PodUser) -> PodPassword | None:
+    """The password in the Secret; None if it is not as the operator wrote it, and another one is due."""
+    data = live.get("data") or {}
+    text = (live["metadata"].get("annotations") or {}).get(ITERATIONS, "")
+    try:
+        name, value = (base64.b64decode(data[key], validate=True).decode() for key in (USERNAME, PASSWORD))
+        iterations = int(text)
+    except (KeyError, ValueError):
+        return None
+    known = range(MIN_ITERATIONS, MIN_ITERATIONS + NUMBERS)
+    if name != user.name or not 0 < len(value) <= MAX_PASSWORD or iterations not in known:
+        return None
+    return PodPassword(value, iterations, rotated_for(live))
+
+
+def credential(user: PodUser, password: PodPassword) -> ScramCredential:
+    return ScramCredential.of_password(user.name, MECHANISM, password.value, iterations=password.iterations)
+
+
+def rule(
+    user: PodUser,
+    kind: ResourceType,
+    name: str,
+    operation: AclOperation,
+    *,
+    is_prefix: bool = False,
+    is_denied: bool = False,
+) -> Acl:
+    """A rule for a name, or with ``is_prefix`` for all that begin so; "" is the beginning of every name."""
+    pattern = PatternType.PREFIXED if is_prefix and name else PatternType.LITERAL
+    permission = PermissionType.DENY if is_denied else PermissionType.ALLOW
+    return Acl(kind, name or "*", pattern, user.principal, "*", operation, permission)
