@@ -67,10 +67,10 @@ def observed(load: BatchLoad, now: datetime = NOW) -> BatchLoad:
 
 def started(load: BatchLoad, now: datetime = NOW, partitions: Partitions = FLIGHTS) -> BatchLoad:
     """The load with a run that begins now."""
-    load = observed(load, now)
-    asks = runs.request(load, now)
-    assert asks is not None
-    begun = runs.begin(load, asks, partitions, now, NONCE)
+    request = runs.request(load, now)
+    load = request.load
+    assert request.cause is not None
+    begun = runs.begin(load, request.cause, partitions, now, NONCE)
     assert isinstance(begun, BatchLoadStatus), begun
     return runs.with_status(load, begun)
 

@@ -1,7 +1,7 @@
 """One pass over the resources of a kind: the counterpart of the operator's controllers, with processes for pods.
 
-The operator's own functions reconcile Users, Topics and ConsumerGroups, on the local brokers; Clusters, MirrorMakers
-and BatchLoads use the operator's plans and this module's actions. If a step fails for one resource, its Ready condition
+The operator's own functions reconcile Users, Topics, ConsumerGroups and BatchLoads, on the local brokers; Clusters and
+MirrorMakers use the operator's plans and this module's actions. If a step fails for one resource, its Ready condition
 reports that, and the next resource follows.
 """
 
@@ -22,7 +22,6 @@ from ..kafka.pools import AdminPool
 from ..kafka.records import AdminError
 from ..models import (
     BatchLoad,
-    BatchLoadStatus,
     BrokerCount,
     Cluster,
     ClusterStatus,
@@ -48,10 +47,9 @@ from ..reconcile.common.reference import cluster_key, find_cluster
 from ..reconcile.group.apply import SOON_S as GROUP_SOON_S
 from ..reconcile.group.apply import reconcile_groups
 from ..reconcile.group.workload import has_workload
-from ..reconcile.load import plan as runs
-from ..reconcile.load.admission import begin, refusal, scheduled_problem
-from ..reconcile.load.conditions import failure, tell
-from ..reconcile.load.lag import with_lag
+from ..reconcile.load.apply import AT_ONCE_S, reconcile_load
+from ..reconcile.load.conditions import failure
+from ..reconcile.load.plan import in_flight
 from ..reconcile.mirror import plan as mirror_plan
 from ..reconcile.mirror.apply import find_endpoints, taken_name
 from ..reconcile.mirror.promotion import Promotion, Told, with_last
@@ -59,7 +57,6 @@ from ..reconcile.mirror.promotion import condition as promotion_condition
 from ..reconcile.mirror.promotion_apply import advance
 from ..reconcile.topic.apply import reconcile_topics
 from ..reconcile.user.apply import reconcile_users
-from ..resources.load import run_name
 from ..state.cache import Store, key_for
 from ..state.context import Services
 from ..state.status import write_status
@@ -70,6 +67,7 @@ from .clusters import LocalCluster
 from .folder import DataFolder
 from .java import NotInstalled
 from .late import late_status
+from .loads import LocalLauncher
 from .mirrors import LocalMirror
 from .observing import ObservingPool
 from .processes import StartFailed
@@ -126,7 +124,7 @@ class Pass:
             pace=None,
             reach=lambda _, cluster: ClientConfig(self._address(cluster)),
             workloads=LocalWorkloads(self.folder, changes=not isinstance(admins, ObservingPool)),
-            launcher=spark.LocalLauncher(),
+            launcher=LocalLauncher(self.folder, say, progress),
         )
         for resource in state.resources.values():
             self.services.store.put(resource)
@@ -411,100 +409,52 @@ class Pass:
 
     def loads(self, keys: Sequence[str]) -> None:
         for load in self._of(BatchLoad, keys):
-            retry = self.retry
-            while self._load(load, retry):  # requests of an edit or the schedule meanwhile
+            retry, again, ended = self.retry, True, False
+            while again:  # requests of an edit or the schedule meanwhile
+                before = load.status.last_run
+                seconds = reconcile_load(self.services, load, retry=retry)
                 load, retry = self._get(BatchLoad, _key(load)), False
+                run = load.status.last_run
+                if has_ended := run != before and not in_flight(load.status):
+                    self.save()
+                    self._say_end(load, run or Run())
+                ended |= has_ended
+                again = has_ended or seconds == AT_ONCE_S
+            self._say_load(load, ended=ended)
 
-    def _load(self, load: BatchLoad, retry: bool) -> bool:
-        """Start or continue a requested run; return whether to check again."""
-        now = self.services.now()
-        observed = runs.with_status(load, runs.observe(load, now))
-        if runs.in_flight(observed.status):  # an interrupted run continues with its offsets
-            if (edited := runs.superseded(observed)) is not None:
-                self._write(load, tell(observed, runs.follow(observed, edited, now), now))
-                return True
-        elif (asks := runs.request(observed, now, retry=retry)) is None:
-            if (problem := scheduled_problem(self.services, load)) is not None:
-                self._refuse(load, observed, problem)
-                return False
-            self._write(load, tell(observed, with_lag(self.services, observed), now, path=self._where(load)))
-            self._say_idle(observed)
-            return False
-        else:
-            begun = begin(self.services, observed, asks)
-            if isinstance(begun, Problem):
-                self._refuse(load, observed, begun)
-                return False
-            if isinstance(begun, runs.Waiting):
-                self._write(load, tell(observed, observed.status, now, begun))
-                self._waits(load, f"waits for records: {begun.found:,} of {begun.wanted:,}")
-                return False
-            if not runs.in_flight(begun):  # nothing to load, or an impossible rerun
-                self._write(load, tell(observed, begun, now, path=self._where(load)))
-                self._say_end(load, begun)
-                return True
-            observed = runs.with_status(load, begun)
-        return self._start(load, observed)
-
-    def _start(self, load: BatchLoad, begun: BatchLoad) -> bool:
-        if problem := refusal(self.services, load):
-            self._refuse(load, begun, problem)
-            return False
-        cluster = find_cluster(self.services, load.namespace, load.spec.cluster_ref)
-        if isinstance(cluster, Problem):
-            self._refuse(load, begun, cluster)
-            return False
-        try:
-            program = spark.job_file(load)
-        except NotInstalled as error:
-            problem = Problem(Reason.RUNNER_NOT_AVAILABLE, f"not loaded ({error})")
-            self._write(load, tell(load, load.status, self.services.now(), problem))
-            self._waits(load, problem.message)
-            return False
-        self._write(load, tell(begun, begun.status, self.services.now()))
-        self.save()  # fix the offsets before anything reads them
-        self._run(self._get(BatchLoad, _key(load)), self.services.address_of(cluster), program)
-        return True
-
-    def _run(self, load: BatchLoad, bootstrap: str, program: Path) -> None:
-        run = load.status.last_run or Run()
-        count, name = run.records or 0, run_name(load)
-        self.say(f"{_title(load)}: {name} loads {count_of(count, 'record')} with Spark")
-        self.folder.make("loads")
-        if load.spec.output.volume_claim_name is not None:
-            self.folder.make("volumes")
-        seen = spark.run(load, bootstrap, self.data, program, self.progress, load.spec.timeout_seconds)
-        now = self.services.now()
-        status = runs.follow(load, seen, now)
-        self._write(load, tell(load, status, now, path=self._where(load)))
-        self.save()
-        self._say_end(load, status)
-
-    def _where(self, load: BatchLoad) -> str:
-        return spark.output_path(load, self.data)
-
-    def _say_end(self, load: BatchLoad, status: BatchLoadStatus) -> None:
-        run = status.last_run or Run()
+    def _say_end(self, load: BatchLoad, run: Run) -> None:
         if run.state == RunState.SUCCEEDED:
-            self.say(f"{_title(load)}: {run.name} wrote {rows_of(run)} to {self._where(load)}")
+            path = spark.output_path(load, self.data)
+            self.say(f"{_title(load)}: {run.name} wrote {rows_of(run)} to {path}")
             if run.warning:
                 self.say(f"{_title(load)}: warning: {run.warning}")
         else:
-            self._failed(load, failure(run))
+            problem = failure(run)
+            self.say(f"{_title(load)}: {problem.reason}: {problem.message}")
 
-    def _say_idle(self, load: BatchLoad) -> None:
+    def _say_load(self, load: BatchLoad, *, ended: bool) -> None:
+        """Report a load for which there is nothing to do now; ``ended``: the end of its last run was reported."""
         run, schedule = load.status.last_run, load.status.schedule
-        if run is not None and run.state == RunState.SUCCEEDED:
+        ready = next(one for one in load.status.conditions or () if one.type == ConditionType.READY)
+        problem = None if ready.status == "True" else Problem(Reason(ready.reason), ready.message)
+        if ready.reason == Reason.WAITING_FOR_RECORDS:
+            self._waits(load, f"waits for records: {ready.message.removesuffix(' records')}")
+            return
+        if problem is not None and problem.reason is Reason.RUNNER_NOT_AVAILABLE:
+            self._waits(load, problem.message)
+            return
+        if problem is not None and (run is None or problem != failure(run)):
+            self._failed(load, problem)
+            return
+        if problem is not None and ended:
+            self.failures[str(_key(load))] = problem.message
+        elif problem is not None:
+            self._failed(load, problem)
+        elif run is not None:
             self.say(f"{_title(load)}: {run.name} has written {rows_of(run)}")
-        elif run is not None and str(_key(load)) not in self.failures:
-            self._failed(load, failure(run))
         if schedule is not None:
             paused = load.spec.schedule is not None and load.spec.schedule.suspend
             self.say(f"{_title(load)}: {'is suspended' if paused else f'next run at {schedule.next}'}")
-
-    def _refuse(self, load: BatchLoad, observed: BatchLoad, problem: Problem) -> None:
-        self._write(load, tell(observed, observed.status, self.services.now(), problem))
-        self._failed(load, problem)
 
     def _waits(self, load: BatchLoad, why: str) -> None:
         self.waiting[str(_key(load))] = why

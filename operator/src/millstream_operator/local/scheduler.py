@@ -43,8 +43,7 @@ def due(state: State) -> list[str]:
             load = decode_as(BatchLoad, resource)
         except ManifestError:
             continue
-        observed = runs.with_status(load, runs.observe(load, now))
-        if runs.in_flight(observed.status) or runs.request(observed, now) is not None:
+        if not runs.request(load, now).is_idle:
             found.append(key)
     return found
 

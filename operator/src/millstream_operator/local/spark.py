@@ -29,10 +29,8 @@ import msgspec
 from ..models import BatchLoad
 from ..models.conditions import Reason
 from ..models.load_run import ObservedRun, RunState
-from ..models.problem import Problem
 from ..reconcile.load.runner import TIMED_OUT, Report, explained, reason_of
 from ..resources.load import AVRO_LIMITS, SPARK_VERSION, run_file, run_id, run_name
-from ..state.context import LoadParts
 from .clusters import command, folder_name
 from .java import NotInstalled, find_java, pyspark_folder
 from .processes import MARK
@@ -50,6 +48,7 @@ S3_JAR = ("hadoop-aws-*.jar", "S3A")
 UNRESOLVED = "unresolved dependency: "
 STOP_S = 10.0
 SPARSE_S = 15.0
+LOG = "spark.log"
 LOG_LINES = 20
 UNRESOLVED_LINES = 200  # Spark prints every address that it tried, and a stack trace
 MAX_LINE = 400
@@ -97,14 +96,6 @@ class Sparse:
             self._say(f"{at.run}: {at}")
 
 
-class LocalLauncher:
-    """Starts runs as processes of this machine, with the user's own rights."""
-
-    def refusal(self, services: LoadParts, load: BatchLoad) -> Problem | None:
-        """None: images, volume claims and pausing have no effect here, and any folder may be written."""
-        return None
-
-
 def job_file(load: BatchLoad) -> Path:
     """The job's program; raises NotInstalled if it cannot run here."""
     find_java()
@@ -148,6 +139,11 @@ def run_folder(load: BatchLoad, data: Path) -> Path:
     return data / "loads" / folder_name(load.namespace, load.name) / run_name(load)
 
 
+def log_of(load: BatchLoad, data: Path) -> tuple[str, ...]:
+    """The end of the log of the load's last run; empty if there is none."""
+    return _tail(run_folder(load, data) / LOG)
+
+
 def run(
     load: BatchLoad,
     bootstrap: str,
@@ -159,7 +155,7 @@ def run(
     """Run the load's last run to its end, or for ``timeout`` seconds. Blocking, for minutes."""
     folder = run_folder(load, data)
     folder.mkdir(parents=True, exist_ok=True)
-    result, log = folder / "result.json", folder / "spark.log"
+    result, log = folder / "result.json", folder / LOG
     result.unlink(missing_ok=True)
     path = output_path(load, data)
     if path.startswith("/"):
@@ -210,7 +206,7 @@ def run(
             timer.cancel()
             progress(Progress(name, records))
     if late.is_set():
-        return ObservedRun(RunState.FAILED, error=TIMED_OUT, reason=Reason.DEADLINE_EXCEEDED, log=_tail(log))
+        return ObservedRun(RunState.FAILED, error=TIMED_OUT, reason=Reason.DEADLINE_EXCEEDED)
     return _seen(result, status, log, run_id(load))
 
 
@@ -265,7 +261,7 @@ def _seen(result: Path, status: int, log: Path, run: str) -> ObservedRun:
             warning=report.warning,
         )
     reason, error = explained(reason_of(report), report.error or unreported(status, log))
-    return ObservedRun(RunState.FAILED, error=error, reason=reason, log=_tail(log))
+    return ObservedRun(RunState.FAILED, error=error, reason=reason)
 
 
 def unreported(status: int, log: Path) -> str:

@@ -7,7 +7,7 @@ declares: so mypy checks that a reconcile of Topics, for example, starts no run 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Protocol
@@ -17,8 +17,9 @@ from ..kafka.client_config import ClientConfig
 from ..kafka.lag_age import OffsetTimes
 from ..kafka.pools import AdminPool, OwnAdmins
 from ..kubernetes.client import Kube
-from ..models import BatchLoad, Cluster, ConsumerGroup
+from ..models import BatchLoad, BatchLoadStatus, Cluster, ConsumerGroup
 from ..models.consumers import Consumers, Decide
+from ..models.load_run import ObservedRun
 from ..models.problem import Problem
 from ..resources.images import Images, SparkRole
 from ..resources.volumes import VolumeOwnership
@@ -52,10 +53,28 @@ class Workloads(Protocol):
 
 
 class RunLauncher(Protocol):
-    """Starts the runs of BatchLoads: as pods on Kubernetes, as processes on a laptop."""
+    """Starts the runs of BatchLoads and observes them: as pods on Kubernetes, as processes on a laptop."""
 
     def refusal(self, services: LoadParts, load: BatchLoad) -> Problem | None:
         """Why it starts no run of the load in its present form; None if it may."""
+
+    def missing(self, load: BatchLoad) -> Problem | None:
+        """What is not installed that a run needs; None if nothing is, as far as is known before the start."""
+
+    def start(self, services: LoadParts, load: BatchLoad, cluster: Cluster) -> ObservedRun | Problem:
+        """Start the last run of the load, which is in the stored status; it may return only when the run has ended."""
+
+    def observe(self, services: LoadParts, load: BatchLoad) -> ObservedRun | None:
+        """The state of the load's last run; None if nothing runs it, so that it must be started."""
+
+    def log(self, services: LoadParts, load: BatchLoad) -> Sequence[str]:
+        """The end of the log of the last run's driver, as far as there is one."""
+
+    def clean(self, services: LoadParts, load: BatchLoad, status: BatchLoadStatus) -> None:
+        """Delete what was made for runs that the status does not keep."""
+
+    def path_of_rows(self, load: BatchLoad) -> str:
+        """The folder of the rows where runs are started; empty if it is the one in the spec."""
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,11 +11,14 @@ import pytest
 from millstream_harness.in_memory import in_memory, stored
 from millstream_harness.load_looks import BROKERS, CLUSTER, a_load
 from millstream_harness.manifests import resource
-from millstream_operator.local.spark import LocalLauncher
+from millstream_operator.local import spark
+from millstream_operator.local.folder import DataFolder
+from millstream_operator.local.loads import LocalLauncher
+from millstream_operator.local.state import State
 from millstream_operator.models import BatchLoad, BatchLoadStatus, decode_as
 from millstream_operator.models.problem import Problem
 from millstream_operator.reconcile.load.admission import begin, scheduled_problem
-from millstream_operator.reconcile.load.plan import Request, Trigger, Waiting
+from millstream_operator.reconcile.load.plan import Cause, Trigger, Waiting
 from millstream_operator.state.context import RunLauncher
 
 ANYWHERE = {
@@ -29,7 +33,14 @@ ON_KUBERNETES = {
     "image": ({"spark": {"image": "mine:1"}}, "mine:1 is not allowed"),
     "path": ({"output": {"path": "/lake/flights"}}, "would be lost with its pod"),
 }
-LAUNCHERS = {"Kubernetes": None, "laptop": LocalLauncher()}
+LAPTOP = LocalLauncher(DataFolder(Path("/nowhere"), State()), lambda line: None, lambda at: None)
+LAUNCHERS = {"Kubernetes": None, "laptop": LAPTOP}
+
+
+@pytest.fixture(autouse=True)
+def spark_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As far as these tests know: whether it is needs a process."""
+    monkeypatch.setattr(spark, "job_file", lambda load: Path("load.py"))
 
 
 def outcome(
@@ -42,7 +53,7 @@ def outcome(
     found = in_memory(CLUSTER, load, stored(elder, creationTimestamp="2026-01-01T00:00:00Z"), **BROKERS)
     services = dataclasses.replace(found.services, launcher=launcher)
     decoded = decode_as(BatchLoad, load)
-    return begin(services, decoded, Request(Trigger.SPEC)), scheduled_problem(services, decoded)
+    return begin(services, decoded, Cause(Trigger.SPEC)), scheduled_problem(services, decoded)
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS.values(), ids=LAUNCHERS)
@@ -62,7 +73,7 @@ def test_rule_of_pods_holds_on_kubernetes_only(spec: dict[str, Any], message: st
     assert isinstance(begun, Problem)
     assert message in begun.message
     assert scheduled == begun
-    begun, scheduled = outcome(LocalLauncher(), spec)
+    begun, scheduled = outcome(LAPTOP, spec)
     assert isinstance(begun, BatchLoadStatus)
     assert scheduled is None
 
@@ -73,6 +84,6 @@ def test_paused_load_begins_no_run_on_kubernetes_and_reports_no_problem_of_its_s
     assert isinstance(begun, Problem)
     assert "no run starts" in begun.message
     assert scheduled is None
-    begun, scheduled = outcome(LocalLauncher(), {}, paused)
+    begun, scheduled = outcome(LAPTOP, {}, paused)
     assert isinstance(begun, BatchLoadStatus), "the annotation has no effect on a laptop"
     assert scheduled is None

@@ -180,17 +180,17 @@ class Story(RuleBasedStateMachine):
 
     @rule(dies=st.sampled_from(["", "", "", "before it writes", "after it has written"]))
     def the_operator_makes_a_pass(self, dies: str) -> None:
-        load = runs.with_status(self.load, runs.observe(self.load, self.now))
-        asks = runs.request(load, self.now)
-        if asks is not None:
+        request = runs.request(self.load, self.now)
+        load, cause = request.load, request.cause
+        if cause is not None:
             ends = {("flights", at): Ends(0, end, topic_id="T1") for at, end in enumerate(self.ends)}
-            begun = runs.begin(load, asks, ends, self.now, f"{next(self.nonces):08}")
+            begun = runs.begin(load, cause, ends, self.now, f"{next(self.nonces):08}")
             assert isinstance(begun, BatchLoadStatus), begun
             self.write(tell(load, begun, self.now), dies)
-        elif runs.in_flight(load.status):
-            self.follow(load, dies)
-        else:
+        elif request.is_idle:
             self.write(tell(load, load.status, self.now), dies)
+        else:
+            self.follow(load, dies)
 
     def follow(self, load: Any, dies: str) -> None:
         run = run_of(load)

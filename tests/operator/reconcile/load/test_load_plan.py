@@ -28,7 +28,7 @@ from millstream_operator.models.problem import Problem
 from millstream_operator.reconcile.load import plan as runs
 from millstream_operator.reconcile.load.conditions import tell
 from millstream_operator.reconcile.load.output import check_output
-from millstream_operator.reconcile.load.plan import Request, Trigger, Waiting
+from millstream_operator.reconcile.load.plan import Cause, Trigger, Waiting
 from millstream_operator.reconcile.load.ranges import Ends
 from millstream_operator.state.context import new_nonce
 
@@ -37,8 +37,8 @@ FAILED = ObservedRun(RunState.FAILED, error="boom")
 HOURLY: dict[str, Any] = {"schedule": {"cron": "30 * * * *"}}  # NOW is 08:00
 
 
-def asks(load: BatchLoad, now: datetime = NOW, **options: bool) -> Request | None:
-    return runs.request(observed(load, now), now, **options)
+def asks(load: BatchLoad, now: datetime = NOW, **options: bool) -> Cause | None:
+    return runs.request(load, now, **options).cause
 
 
 def says(load: BatchLoad, kind: str, now: datetime = NOW, what: Any = "") -> tuple[str, str, str] | None:
@@ -70,7 +70,7 @@ def test_a_run_begins_with_its_offsets_pinned() -> None:
 
 def test_it_waits_for_records() -> None:
     load = observed(a_load(minRecords=336776))
-    waiting = runs.begin(load, Request(Trigger.SPEC), FLIGHTS, NOW, NONCE)
+    waiting = runs.begin(load, Cause(Trigger.SPEC), FLIGHTS, NOW, NONCE)
     assert waiting == Waiting(130, 336776)
     assert says(load, "Ready", what=waiting) == ("True", "WaitingForRecords", "130 of 336,776 records")
     assert says(load, "Succeeded", what=waiting) == ("Unknown", "WaitingForRecords", "130 of 336,776 records")
@@ -158,7 +158,7 @@ def test_warning_about_the_table_lasts_until_a_run_gives_none() -> None:
 )
 def test_an_edit_after_success_is_acted_on(edit: dict[str, Any], acts: bool) -> None:
     load = ended(started(a_load()), **edit)
-    assert (asks(load) == Request(Trigger.SPEC)) is acts
+    assert (asks(load) == Cause(Trigger.SPEC)) is acts
     seen = observed(load)
     assert seen.status.observed_generation == 2
     told = {one.type: one.observed_generation for one in tell(seen, seen.status, NOW).conditions or ()}
@@ -172,7 +172,7 @@ def test_a_run_that_fails_says_why_and_a_changed_spec_repeats_it() -> None:
     assert (says(load, "Succeeded") or ())[:2] == ("False", "OutputNotWritable")
     assert run_of(load).log == ("line 1", "line 2")
     assert asks(load) is None
-    assert asks(load, retry=True) == Request(Trigger.SPEC)
+    assert asks(load, retry=True) == Cause(Trigger.SPEC)
     changed = edited(load, spark={"driver": {"memory": "2g"}})
     # The run may have published its rows: the next one has the same offsets, and the same id for them.
     again = started(changed, partitions=MORE)
@@ -205,7 +205,7 @@ def test_a_spec_that_is_edited_before_the_start_supersedes_the_run() -> None:
     changed = edited(load, value={"format": "Binary"})
     seen = runs.superseded(changed)
     assert seen is not None
-    assert asks(ended(changed, seen)) == Request(Trigger.SPEC)
+    assert asks(ended(changed, seen)) == Cause(Trigger.SPEC)
 
 
 def test_a_run_that_takes_too_long_is_ended() -> None:
@@ -254,7 +254,7 @@ def test_a_failure_of_an_older_release_runs_again_when_the_spec_changed_since_it
     )
     status = BatchLoadStatus(last_run=Run(name="daily-0001", state="Failed"), conditions=(begun,))
     assert asks(replace(a_load(), status=status)) is None
-    assert asks(replace(a_load(2), status=status)) == Request(Trigger.SPEC)
+    assert asks(replace(a_load(2), status=status)) == Cause(Trigger.SPEC)
 
 
 def test_a_load_that_is_recreated_or_restored_has_runs_of_its_own() -> None:
@@ -281,9 +281,9 @@ def test_a_schedule_begins_with_its_first_time_and_not_before() -> None:
     assert says(load, "Ready") == ("True", "Scheduled", words)
     assert (says(load, "Succeeded") or ())[:2] == ("Unknown", "Scheduled")
     assert asks(load, NOW + timedelta(minutes=29, seconds=59)) is None
-    assert asks(load, NOW + timedelta(minutes=30)) == Request(Trigger.SCHEDULE, NOW + timedelta(minutes=30))
+    assert asks(load, NOW + timedelta(minutes=30)) == Cause(Trigger.SCHEDULE, NOW + timedelta(minutes=30))
     # However many scheduled times have passed, one run loads everything.
-    assert asks(load, NOW + 5 * HOUR) == Request(Trigger.SCHEDULE, NOW + timedelta(hours=4, minutes=30))
+    assert asks(load, NOW + 5 * HOUR) == Cause(Trigger.SCHEDULE, NOW + timedelta(hours=4, minutes=30))
 
 
 def test_each_run_continues_where_the_last_success_ended() -> None:
@@ -321,7 +321,7 @@ def test_forbid_lets_the_next_time_wait() -> None:
     assert asks(load, later) is None
     words = "the run of 2026-11-21T09:30:00Z waits for daily-0001-1a2b3c4d, which has not ended"
     assert says(load, "Late", later) == ("True", "RunLate", words)
-    assert asks(ended(load, now=later), later) == Request(Trigger.SCHEDULE, NOW + timedelta(minutes=90))
+    assert asks(ended(load, now=later), later) == Cause(Trigger.SCHEDULE, NOW + timedelta(minutes=90))
 
 
 def test_replace_stops_the_run_and_loads_its_offsets() -> None:
@@ -355,21 +355,21 @@ def test_a_suspended_schedule_begins_no_run_and_catches_up_once() -> None:
         "True", "Suspended", "no run begins by the schedule: spec.schedule.suspend is set",
     )  # fmt: skip
     resumed = edited(load, **HOURLY)
-    assert asks(resumed, NOW + 3 * HOUR) == Request(Trigger.SCHEDULE, NOW + timedelta(hours=2, minutes=30))
+    assert asks(resumed, NOW + 3 * HOUR) == Cause(Trigger.SCHEDULE, NOW + timedelta(hours=2, minutes=30))
 
 
 def test_a_schedule_that_is_edited_counts_from_the_edit() -> None:
     load = ended(started(scheduled(), NOW + HOUR), now=NOW + HOUR, schedule={"cron": "0 * * * *"})
     assert asks(load, NOW + timedelta(minutes=90)) is None
     seen = observed(load, NOW + timedelta(minutes=90))
-    assert asks(seen, NOW + 2 * HOUR) == Request(Trigger.SCHEDULE, NOW + 2 * HOUR)
+    assert asks(seen, NOW + 2 * HOUR) == Cause(Trigger.SCHEDULE, NOW + 2 * HOUR)
 
 
 def test_a_clock_that_was_far_ahead_does_not_stop_the_schedule() -> None:
     ahead = ended(started(scheduled(), NOW + 1000 * HOUR), now=NOW + 1000 * HOUR)
     back = observed(ahead, NOW + HOUR)
     assert asks(back, NOW + HOUR) is None
-    assert asks(back, NOW + 2 * HOUR) == Request(Trigger.SCHEDULE, NOW + timedelta(minutes=90))
+    assert asks(back, NOW + 2 * HOUR) == Cause(Trigger.SCHEDULE, NOW + timedelta(minutes=90))
 
 
 @pytest.mark.parametrize(
@@ -392,7 +392,7 @@ def test_a_schedule_that_cannot_be_is_refused(schedule: dict[str, Any], words: s
 def test_a_rerun_runs_once_and_moves_nothing() -> None:
     rerun: dict[str, Any] = {"requestId": "july", "from": {"position": "Earliest"}}
     load = ended(started(a_load()), rerun=rerun)
-    assert asks(load) == Request(Trigger.RERUN)
+    assert asks(load) == Cause(Trigger.RERUN)
     again = started(load, partitions=MORE)
     assert (run_of(again).trigger, run_of(again).request_id, run_of(again).id) == (
         "Rerun", "july", "daily-0002-1a2b3c4d",
@@ -403,7 +403,7 @@ def test_a_rerun_runs_once_and_moves_nothing() -> None:
         assert asks(done) is None
         assert done.status.committed == load.status.committed
         assert done.status.unsettled is None
-        assert asks(edited(done, rerun={**rerun, "requestId": "again"})) == Request(Trigger.RERUN)
+        assert asks(edited(done, rerun={**rerun, "requestId": "again"})) == Cause(Trigger.RERUN)
 
 
 def test_a_rerun_that_cannot_be_has_failed_and_keeps_no_schedule_waiting() -> None:
@@ -411,7 +411,7 @@ def test_a_rerun_that_cannot_be_has_failed_and_keeps_no_schedule_waiting() -> No
     load = started(ended(started(a_load()), rerun=rerun, **HOURLY))
     assert (run_of(load).state, run_of(load).reason) == ("Failed", "InvalidSpec")
     assert "spec.rerun.from.offsets: 999 of flights-0 is not allowed" in (run_of(load).error or "")
-    assert asks(load, NOW + HOUR) == Request(Trigger.SCHEDULE, NOW + timedelta(minutes=30))
+    assert asks(load, NOW + HOUR) == Cause(Trigger.SCHEDULE, NOW + timedelta(minutes=30))
 
 
 def test_a_rerun_from_where_everything_ends_is_refused() -> None:

@@ -1,36 +1,27 @@
-"""BatchLoad on Kubernetes: begins a run when one is due, starts its runner, and follows it to its end.
+"""BatchLoad: begins a run when one is due, has it started, and follows it to its end, on Kubernetes and on a laptop.
 
-A run's offsets are in the status before anything is started. So a pass does one of three things: it begins a run (and
-only writes the status), it continues the run that the status names, or, if there is none, it measures how far the load
-is behind the log. Objects of a run are created once and never changed: a changed SparkApplication would run again.
+A run's offsets are in the status before anything is started. So a reconcile does one of three things: it begins a run
+(and only writes the status), it continues the run that the status names, or, if there is none, it measures how far the
+load is behind the log. A `RunLauncher` starts the run and observes it.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 
-from ...kubernetes.client import KubeError, Manifest
-from ...models import API_VERSION, BatchLoad, decode_as
+from ...models import API_VERSION, BatchLoad, BatchLoadStatus, decode_as
 from ...models.conditions import Reason
 from ...models.load_run import ObservedRun, RunState
 from ...models.problem import Problem
-from ...resources import load as resources
-from ...resources.cluster import bootstrap_of
-from ...resources.load_job import job
-from ...resources.load_spark_application import spark_application
 from ...state.context import LoadParts
 from ...state.status import write_status
-from ..common.objects import create, ensure
-from ..common.reference import find_cluster, login_problem
-from ..common.volumes import claim_needs_owner
 from . import plan as runs
-from .admission import begin, refusal, scheduled_problem
-from .cleanup import clean
+from .admission import admit, begin, scheduled_problem
 from .conditions import PendingPods, tell
 from .lag import with_lag
-from .observe import LOG_LINES, find_runner, log_of, see
-from .plan import Request, Waiting
+from .launch import launcher_of
+from .plan import Cause, LoadRequest, Waiting
 
 AT_ONCE_S = 0.0
 SOON_S = 5.0
@@ -39,109 +30,97 @@ ENDED_S = 300.0
 MAX_LINE = 400
 
 
-def reconcile_load(services: LoadParts, load: BatchLoad) -> float:
-    """One pass; seconds until the next."""
+def reconcile_load(services: LoadParts, load: BatchLoad, *, retry: bool = False) -> float:
+    """One step; seconds until the next. ``retry``: repeat a failed run although nothing was edited."""
     if load.metadata.deletion_timestamp is not None:
         return ENDED_S  # Kubernetes removes what the load owns
-    now = services.now()
-    observed = runs.with_status(load, runs.observe(load, now))
-    if runs.request(observed, now) is not None:
+    request = runs.request(load, services.now(), retry=retry)
+    if request.cause is not None:
         # The watch may lag behind the last write, and a run must not begin twice.
         live = services.kube.get(API_VERSION, load.KIND, load.namespace, load.name)
         if live is None:
             return ENDED_S
         services.store.put_written(live)
         load = decode_as(BatchLoad, live)
-        observed = runs.with_status(load, runs.observe(load, now))
-        if (asks := runs.request(observed, now)) is not None:
-            return _begin(services, load, observed, asks)
-    if not runs.in_flight(observed.status):
-        return _idle(services, load, observed)
-    return _follow(services, load, observed)
+        request = runs.request(load, services.now(), retry=retry)
+    return _Step(services, load, request).take()
 
 
-def _begin(services: LoadParts, load: BatchLoad, observed: BatchLoad, asks: Request) -> float:
-    now, begun = services.now(), begin(services, observed, asks)
-    if isinstance(begun, Problem | Waiting):
-        write_status(services, load, tell(observed, observed.status, now, begun))
-        return SOON_S
-    write_status(services, load, tell(observed, begun, now))
-    clean(services, load, begun)
-    return AT_ONCE_S
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """One step of a load: what it is was decided once, by its request."""
 
+    services: LoadParts
+    stored: BatchLoad
+    request: LoadRequest
 
-def _idle(services: LoadParts, load: BatchLoad, observed: BatchLoad) -> float:
-    """A pass without a current run, and with none due."""
-    now = services.now()
-    status = with_lag(services, observed)
-    write_status(services, load, tell(observed, status, now, scheduled_problem(services, load) or ""))
-    if load.spec.schedule is None or load.spec.ttl_seconds_after_finished is not None:
-        clean(services, load, status)  # with a schedule: as each run begins and ends
-    again = ENDED_S
-    if status.schedule is not None and status.schedule.next is not None:
-        again = min(IDLE_S, _seconds_to(status.schedule.next, now))
-    ended, ttl = status.last_run.end_time if status.last_run else None, load.spec.ttl_seconds_after_finished
-    if ended and ttl is not None and (left := ttl + _seconds_to(ended, now)) > 0:
-        again = min(again, left + 1)
-    return again
+    def take(self) -> float:
+        if self.request.cause is not None:
+            return self._begin(self.request.cause)
+        return self._idle() if self.request.is_idle else self._follow()
+
+    @property
+    def load(self) -> BatchLoad:
+        return self.request.load
+
+    def _begin(self, cause: Cause) -> float:
+        begun = begin(self.services, self.load, cause)
+        if isinstance(begun, Problem | Waiting):
+            self._report(self.load.status, begun)
+            return SOON_S
+        self._report(begun)
+        launcher_of(self.services).clean(self.services, self.load, begun)
+        return AT_ONCE_S
+
+    def _idle(self) -> float:
+        """Without a current run, and with none due."""
+        spec, status = self.load.spec, with_lag(self.services, self.load)
+        self._report(status, scheduled_problem(self.services, self.load) or "")
+        if spec.schedule is None or spec.ttl_seconds_after_finished is not None:
+            # With a schedule: as each run begins and ends.
+            launcher_of(self.services).clean(self.services, self.load, status)
+        now, again = self.services.now(), ENDED_S
+        if status.schedule is not None and status.schedule.next is not None:
+            again = min(IDLE_S, _seconds_to(status.schedule.next, now))
+        ended, ttl = status.last_run.end_time if status.last_run else None, spec.ttl_seconds_after_finished
+        if ended and ttl is not None and (left := ttl + _seconds_to(ended, now)) > 0:
+            again = min(again, left + 1)
+        return again
+
+    def _follow(self) -> float:
+        launcher = launcher_of(self.services)
+        seen = launcher.observe(self.services, self.load) or self._start()
+        if isinstance(seen, Problem):
+            self._report(self.load.status, seen)
+            return SOON_S
+        now = self.services.now()
+        if not seen.state.ended:
+            seen = runs.overdue(self.load, now) or seen
+        if seen.state is RunState.FAILED:
+            lines = launcher.log(self.services, self.load)
+            seen = replace(seen, log=tuple(line[:MAX_LINE] for line in lines))
+        status = runs.follow(self.load, seen, now)
+        what = PendingPods(seen.message) if seen.reason is Reason.PODS_PENDING else seen.message
+        self._report(status, "" if seen.state.ended else what)
+        if not seen.state.ended:
+            return SOON_S
+        launcher.clean(self.services, self.load, status)
+        return AT_ONCE_S if self.load.spec.schedule or self.load.spec.rerun else ENDED_S
+
+    def _start(self) -> ObservedRun | Problem:
+        """Start the run of the status. Its spec may have changed since it began."""
+        if edited := runs.superseded(self.load):
+            return edited
+        cluster = admit(self.services, self.load)
+        if isinstance(cluster, Problem):
+            return cluster
+        return launcher_of(self.services).start(self.services, self.load, cluster)
+
+    def _report(self, status: BatchLoadStatus, what: Waiting | Problem | PendingPods | str = "") -> None:
+        path = launcher_of(self.services).path_of_rows(self.load)
+        reported = tell(self.load, status, self.services.now(), what, path=path)
+        write_status(self.services, self.stored, reported)
 
 
 def _seconds_to(moment: str, now: datetime) -> float:
     return (runs.parsed(moment) - now).total_seconds()
-
-
-def _follow(services: LoadParts, load: BatchLoad, observed: BatchLoad) -> float:
-    seen = _runner(services, observed)
-    now = services.now()
-    if isinstance(seen, Problem):
-        write_status(services, load, tell(observed, observed.status, now, seen))
-        return SOON_S
-    if not seen.state.ended:
-        seen = runs.overdue(observed, now) or seen
-    if seen.state is RunState.FAILED:
-        lines = log_of(services, observed)[-LOG_LINES:]
-        seen = replace(seen, log=tuple(line[:MAX_LINE] for line in lines))
-    status = runs.follow(observed, seen, now)
-    what = PendingPods(seen.message) if seen.reason is Reason.PODS_PENDING else seen.message
-    write_status(services, load, tell(observed, status, now, "" if seen.state.ended else what))
-    if not seen.state.ended:
-        return SOON_S
-    clean(services, load, status)
-    return AT_ONCE_S if load.spec.schedule or load.spec.rerun else ENDED_S
-
-
-def _runner(services: LoadParts, load: BatchLoad) -> ObservedRun | Problem:
-    """The runner of the load's run, created if it does not exist."""
-    found = find_runner(services, load)
-    if found is not None:
-        return see(services, load, found)
-    build = job if load.spec.runner == "Job" else spark_application
-    return _start(services, load, build(load, services.images))
-
-
-def _start(services: LoadParts, load: BatchLoad, runner: Manifest) -> ObservedRun | Problem:
-    if edited := runs.superseded(load):
-        return edited
-    if problem := refusal(services, load):
-        return problem
-    cluster = find_cluster(services, load.namespace, load.spec.cluster_ref)
-    if isinstance(cluster, Problem):
-        return cluster
-    if (problem := login_problem(cluster)) is not None:
-        return problem
-    ensure(services.kube, resources.service_account(load.namespace))
-    ensure(services.kube, resources.role_binding(load.namespace, services.spark_role))
-    create(services.kube, resources.config_map(load, bootstrap_of(cluster), services.images))
-    if (claim := load.spec.output.volume_claim_name) and claim_needs_owner(services, load.namespace, claim):
-        runner = resources.with_volume_owner(runner, services.images)
-    try:
-        services.kube.create(runner)
-    except KubeError as error:
-        if error.status != 404:
-            raise
-        message = (
-            f"{runner['kind']} is not a kind of this Kubernetes: install Kubeflow's Spark operator, "
-            "or set spec.runner: Job"
-        )
-        return Problem(Reason.RUNNER_NOT_AVAILABLE, message)
-    return ObservedRun(RunState.PENDING)

@@ -18,14 +18,11 @@ from .output import check_output
 _OF_A_CLUSTER = re.compile(r"data-.+-\d+")
 
 
-class KubernetesLauncher:
-    """Starts runs as Jobs or SparkApplications."""
-
-    def refusal(self, services: LoadParts, load: BatchLoad) -> Problem | None:
-        """A run that has started continues while its load is paused."""
-        if is_paused(load):
-            return Problem(Reason.RECONCILE_PAUSED, f"no run starts: {PAUSED[-1]}")
-        return check_output(load) or check_image(load, services.images) or _check_claim(services, load)
+def check_limits(services: LoadParts, load: BatchLoad) -> Problem | None:
+    """Why no run of the load may start on Kubernetes; None if one may."""
+    if is_paused(load):
+        return Problem(Reason.RECONCILE_PAUSED, f"no run starts: {PAUSED[-1]}")
+    return check_output(load) or check_image(load, services.images) or _check_claim(services, load)
 
 
 def check_image(load: BatchLoad, images: Images) -> Problem | None:

@@ -5,12 +5,12 @@
        ├ too few records: wait
        └ a position that cannot be: refused
 
-A `Request` is the cause of a run: the spec, once, again when an edit changes what is loaded, and after a failure when
-anything in it is edited; a scheduled time; or a rerun, once for each requestId. `begin` pins the offsets of a run. They
-go into the status before anything is started: if the operator dies in between, the next one finds them there and starts
-the same run. What its runner (a Job, a SparkApplication, a local process) shows is an `ObservedRun`; a runner that has
-vanished is created again, from the same offsets. The job itself writes the rows of a run once, however often it is
-started.
+A `LoadRequest` says what a load asks for at a time, and a `Cause` why a run begins: the spec, once, again when an edit
+changes what is loaded, and after a failure when anything in it is edited; a scheduled time; or a rerun, once for each
+requestId. `begin` pins the offsets of a run. They go into the status before anything is started: if the operator dies
+in between, the next one finds them there and starts the same run. What its runner (a Job, a SparkApplication, a local
+process) shows is an `ObservedRun`; a runner that has vanished is created again, from the same offsets. The job itself
+writes the rows of a run once, however often it is started.
 
 A failed run may have published its rows, and died before it could report this. So the next run of the same
 positions repeats it, with its offsets and the name of its rows (`Run.id`), and either finds the rows or writes them. A
@@ -77,11 +77,24 @@ class Trigger(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class Cause:
     """The cause of a run; ``scheduled`` is the scheduled time, if that is the cause."""
 
     trigger: Trigger
     scheduled: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LoadRequest:
+    """What a load asks for at a time: the load with its status as observed then, and the cause if a run is due."""
+
+    load: BatchLoad
+    cause: Cause | None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is due and nothing runs."""
+        return self.cause is None and not in_flight(self.load.status)
 
 
 def in_flight(status: BatchLoadStatus) -> bool:
@@ -189,64 +202,67 @@ def parsed(moment: str) -> datetime:
 # Requests
 
 
-def request(load: BatchLoad, now: datetime, *, retry: bool = False) -> Request | None:
-    """The cause for a run now, of a load whose status was observed; ``retry``: repeat a failed run unasked."""
+def request(load: BatchLoad, now: datetime, *, retry: bool = False) -> LoadRequest:
+    """What the load asks for now; ``retry``: repeat a failed run although nothing was edited."""
+    observed = with_status(load, observe(load, now))
+    return LoadRequest(observed, _cause(observed, now, retry=retry))
+
+
+def _cause(load: BatchLoad, now: datetime, *, retry: bool) -> Cause | None:
     due = _due(load, now)
     if in_flight(load.status):
         schedule, run = load.spec.schedule, load.status.last_run
         replaces = schedule is not None and schedule.concurrency_policy == "Replace"
         scheduled = run is not None and run.trigger == Trigger.SCHEDULE
-        return Request(Trigger.SCHEDULE, due) if due is not None and replaces and scheduled else None
+        return Cause(Trigger.SCHEDULE, due) if due is not None and replaces and scheduled else None
     if load.spec.rerun is not None and load.spec.rerun.request_id != load.status.rerun_id:
-        return Request(Trigger.RERUN)
+        return Cause(Trigger.RERUN)
     if load.spec.schedule is not None:
         failed = load.status.asked is not None and not load.status.asked.succeeded
         if due is None and retry and failed and not load.spec.schedule.suspend:
             return (
-                Request(Trigger.SCHEDULE, parsed(load.status.schedule.since))
-                if load.status.schedule
-                else None
+                Cause(Trigger.SCHEDULE, parsed(load.status.schedule.since)) if load.status.schedule else None
             )
-        return Request(Trigger.SCHEDULE, due) if due is not None else None
+        return Cause(Trigger.SCHEDULE, due) if due is not None else None
     asked = load.status.asked
     if asked is None:
-        return Request(Trigger.SPEC)
+        return Cause(Trigger.SPEC)
     if asked.succeeded:
-        return Request(Trigger.SPEC) if asked.spec != digest_of_spec(load) else None
-    return Request(Trigger.SPEC) if retry or asked.generation != load.metadata.generation else None
+        return Cause(Trigger.SPEC) if asked.spec != digest_of_spec(load) else None
+    return Cause(Trigger.SPEC) if retry or asked.generation != load.metadata.generation else None
 
 
 def begin(
-    load: BatchLoad, asks: Request, partitions: Partitions, now: datetime, nonce: str
+    load: BatchLoad, cause: Cause, partitions: Partitions, now: datetime, nonce: str
 ) -> BatchLoadStatus | Problem | Waiting:
     """The status of a load whose run begins now, or why none begins; ``nonce`` is random, for the run's name."""
     if in_flight(load.status):
-        when = rfc3339(asks.scheduled or now)
+        when = rfc3339(cause.scheduled or now)
         stopped = ObservedRun(
             RunState.FAILED, error=f"stopped by spec.schedule.concurrencyPolicy Replace at {when}"
         )
         load = with_status(load, end(load, stopped, now))
     status, name = load.status, next_run_name(load, nonce)
-    again = None if asks.trigger is Trigger.RERUN else _repeats(load, partitions)
+    again = None if cause.trigger is Trigger.RERUN else _repeats(load, partitions)
     if again is not None:
         offsets: tuple[OffsetRange, ...] | Problem = again.offsets
-    elif asks.trigger is Trigger.RERUN and load.spec.rerun is not None:
+    elif cause.trigger is Trigger.RERUN and load.spec.rerun is not None:
         offsets = resolve_rerun(load, load.spec.rerun, partitions)
     else:
         offsets = resolve(load, partitions)
     if not isinstance(offsets, Problem) and (problem := check_size(offsets)) is not None:
         offsets = problem
     if isinstance(offsets, Problem):
-        if asks.trigger is not Trigger.RERUN:
+        if cause.trigger is not Trigger.RERUN:
             return offsets
         return _refused_rerun(load, name, offsets, now)
     found, wanted = records(offsets), load.spec.min_records
-    if again is None and found < wanted and asks.trigger is Trigger.SPEC:
+    if again is None and found < wanted and cause.trigger is Trigger.SPEC:
         return Waiting(found, wanted)
-    if again is None and found < wanted and asks.trigger is Trigger.SCHEDULE:
+    if again is None and found < wanted and cause.trigger is Trigger.SCHEDULE:
         offsets = empty(offsets)  # too few: the next run will load them
-    run = _run(load, asks, name, again.id if again is not None else name, offsets, now)
-    status = _pinned(load, asks, run, offsets)
+    run = _run(load, cause, name, again.id if again is not None else name, offsets, now)
+    status = _pinned(load, cause, run, offsets)
     if records(offsets) == 0:  # nothing for Spark to do
         nothing = ObservedRun(RunState.SUCCEEDED, rows=0, corrupt_records=0, bytes=0)
         return end(with_status(load, status), nothing, now)
@@ -263,19 +279,19 @@ class Waiting:
 
 def _run(
     load: BatchLoad,
-    asks: Request,
+    cause: Cause,
     name: str,
     run_id: str,
     offsets: tuple[OffsetRange, ...],
     now: datetime,
 ) -> Run:
-    rerun = load.spec.rerun if asks.trigger is Trigger.RERUN else None
+    rerun = load.spec.rerun if cause.trigger is Trigger.RERUN else None
     return Run(
         name=name,
         id=run_id,
-        trigger=asks.trigger.value,
+        trigger=cause.trigger.value,
         request_id=rerun.request_id if rerun is not None else None,
-        scheduled_time=rfc3339(asks.scheduled) if asks.scheduled is not None else None,
+        scheduled_time=rfc3339(cause.scheduled) if cause.scheduled is not None else None,
         spec=digest_of_spec(load),
         path=load.spec.output.path,
         state=RunState.PENDING.value,
@@ -285,7 +301,7 @@ def _run(
     )
 
 
-def _pinned(load: BatchLoad, asks: Request, run: Run, offsets: tuple[OffsetRange, ...]) -> BatchLoadStatus:
+def _pinned(load: BatchLoad, cause: Cause, run: Run, offsets: tuple[OffsetRange, ...]) -> BatchLoadStatus:
     status = load.status
     before, ranges = status.last_run, status.offsets or ()
     earlier = status.runs or ()
@@ -295,10 +311,10 @@ def _pinned(load: BatchLoad, asks: Request, run: Run, offsets: tuple[OffsetRange
     status = replace(status, last_run=run, offsets=offsets, runs=_kept(load, earlier))
     if records(offsets):
         status = replace(status, written=_with_begun(load, run))
-    if asks.trigger is Trigger.RERUN:
+    if cause.trigger is Trigger.RERUN:
         return replace(status, rerun_id=run.request_id)
-    if asks.scheduled is not None:
-        status = replace(status, schedule=_acted(status, asks.scheduled))
+    if cause.scheduled is not None:
+        status = replace(status, schedule=_acted(status, cause.scheduled))
     asked = _asked(load)
     if status.asked is not None and status.asked.from_ != asked.from_:
         status = replace(status, unsettled=None)  # who edits `from` may load records twice
@@ -349,9 +365,9 @@ def _with_end(written: Written | None, run: str, seen: ObservedRun, count: int) 
 
 def _refused_rerun(load: BatchLoad, name: str, problem: Problem, now: datetime) -> BatchLoadStatus:
     """Record an impossible rerun as a failed run: it must not block others."""
-    asks = Request(Trigger.RERUN)
-    run = _run(load, asks, name, name, (), now)
-    status = _pinned(load, asks, run, ())
+    cause = Cause(Trigger.RERUN)
+    run = _run(load, cause, name, name, (), now)
+    status = _pinned(load, cause, run, ())
     seen = ObservedRun(RunState.FAILED, error=problem.message, reason=problem.reason)
     return end(with_status(load, status), seen, now)
 

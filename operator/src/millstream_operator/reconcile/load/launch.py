@@ -1,0 +1,76 @@
+"""Runs on Kubernetes: a Job or a SparkApplication for each, with its ConfigMap. Blocking."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...kubernetes.client import KubeError
+from ...models import BatchLoad, BatchLoadStatus, Cluster
+from ...models.conditions import Reason
+from ...models.load_run import ObservedRun, RunState
+from ...models.problem import Problem
+from ...resources import load as resources
+from ...resources.cluster import bootstrap_of
+from ...resources.load_job import job
+from ...resources.load_spark_application import spark_application
+from ...state.context import LoadParts, RunLauncher
+from ..common.objects import create, ensure
+from ..common.reference import login_problem
+from ..common.volumes import claim_needs_owner
+from .cleanup import clean
+from .limits import check_limits
+from .observe import LOG_LINES, find_runner, log_of, see
+
+
+class KubernetesLauncher:
+    """Starts runs as Jobs or SparkApplications.
+
+    Objects of a run are created once and never changed: a changed SparkApplication would run again.
+    """
+
+    def refusal(self, services: LoadParts, load: BatchLoad) -> Problem | None:
+        """A run that has started continues while its load is paused."""
+        return check_limits(services, load)
+
+    def missing(self, load: BatchLoad) -> Problem | None:
+        """None: whether Kubernetes has SparkApplications is known when it is asked to create one."""
+        return None
+
+    def start(self, services: LoadParts, load: BatchLoad, cluster: Cluster) -> ObservedRun | Problem:
+        if (problem := login_problem(cluster)) is not None:
+            return problem
+        runner = (job if load.spec.runner == "Job" else spark_application)(load, services.images)
+        ensure(services.kube, resources.service_account(load.namespace))
+        ensure(services.kube, resources.role_binding(load.namespace, services.spark_role))
+        create(services.kube, resources.config_map(load, bootstrap_of(cluster), services.images))
+        claim = load.spec.output.volume_claim_name
+        if claim and claim_needs_owner(services, load.namespace, claim):
+            runner = resources.with_volume_owner(runner, services.images)
+        try:
+            services.kube.create(runner)
+        except KubeError as error:
+            if error.status != 404:
+                raise
+            message = (
+                f"{runner['kind']} is not a kind of this Kubernetes: install Kubeflow's Spark operator, "
+                "or set spec.runner: Job"
+            )
+            return Problem(Reason.RUNNER_NOT_AVAILABLE, message)
+        return ObservedRun(RunState.PENDING)
+
+    def observe(self, services: LoadParts, load: BatchLoad) -> ObservedRun | None:
+        found = find_runner(services, load)
+        return see(services, load, found) if found is not None else None
+
+    def log(self, services: LoadParts, load: BatchLoad) -> Sequence[str]:
+        return log_of(services, load)[-LOG_LINES:]
+
+    def clean(self, services: LoadParts, load: BatchLoad, status: BatchLoadStatus) -> None:
+        clean(services, load, status)
+
+    def path_of_rows(self, load: BatchLoad) -> str:
+        return ""
+
+
+def launcher_of(services: LoadParts) -> RunLauncher:
+    return services.launcher or KubernetesLauncher()
