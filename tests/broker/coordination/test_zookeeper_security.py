@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import ExitStack, asynccontextmanager
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -167,6 +168,69 @@ async def test_credentials_that_become_valid_later_connect(
             await asyncio.to_thread(server.start)
             assert await serves(session)
             assert states == [State.CONNECTED]
+
+
+@asynccontextmanager
+async def cutting_logins(server: SecuredZooKeeper, cuts: list[bool]) -> AsyncIterator[str]:
+    """Address of a relay to the server. `cuts`, by connection: whether it ends at the client's second message, which
+    begins the login; true beyond the list."""
+    host, port = server.config()["zookeeper.connect"].split("/")[0].split(":")
+    left = iter(cuts)
+
+    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        cut = next(left, True)
+        answers, requests = await asyncio.open_connection(host, int(port))
+
+        async def back() -> None:
+            while data := await answers.read(65536):
+                writer.write(data)
+
+        backwards = asyncio.create_task(back())
+        try:
+            for number in count():
+                size = await reader.readexactly(4)
+                message = await reader.readexactly(int.from_bytes(size, "big"))
+                if cut and number == 1:
+                    break
+                requests.write(size + message)
+        except asyncio.IncompleteReadError:
+            pass
+        finally:
+            backwards.cancel()
+            requests.close()
+            writer.close()
+
+    listener = await asyncio.start_server(relay, "127.0.0.1", 0)
+    try:
+        yield f"127.0.0.1:{listener.sockets[0].getsockname()[1]}"
+    finally:
+        listener.close()
+
+
+async def test_a_server_that_stops_during_a_login_is_no_refusal(
+    servers: Servers, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = servers["sasl"]
+    async with (
+        cutting_logins(server, [True, True, False]) as address,
+        session_of(server.config() | {"zookeeper.connect": f"{address}/a"}) as (session, states),
+    ):
+        assert await serves(session)
+        assert states == [State.CONNECTED]
+    assert "refuses user" not in caplog.text
+
+
+async def test_a_login_that_is_never_answered_is_a_refusal(
+    servers: Servers, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = servers["sasl"]
+    config = {**server.config(), "zookeeper.session.timeout.ms": "4000"}
+    async with (
+        cutting_logins(server, []) as address,
+        session_of(config | {"zookeeper.connect": f"{address}/a"}) as (session, _),
+    ):
+        await until(lambda: "refuses user broker" in caplog.text)
+        assert not session.is_connected
 
 
 async def test_a_broker_by_tls_and_sasl_serves_across_kills_of_the_server(

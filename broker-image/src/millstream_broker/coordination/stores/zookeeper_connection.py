@@ -1,8 +1,9 @@
 """Connections to ZooKeeper's servers: kazoo's, with TLS, SASL, and the reason why one fails.
 
-kazoo reports a connection before it authenticates it by SASL, and ends its thread for good if that fails: here
-a connection counts once it is authenticated, and the next attempt follows after kazoo's pause. Of a server that ends a
-connection kazoo knows only that it has ended. `probe` then finds out whether the server expects TLS, or none.
+kazoo reports a connection before it authenticates it by SASL, and ends its thread for good if that fails, also when the
+server has only stopped meanwhile: here a connection counts once it is authenticated, and the next attempt follows after
+kazoo's pause. Of a server that ends a connection kazoo knows only that it has ended. `probe` then finds out whether the
+server expects TLS, or none.
 
 All of this happens in kazoo's thread.
 """
@@ -146,13 +147,18 @@ class ZooKeeperConnection(ConnectionHandler):  # type: ignore[misc]
         super().__init__(client, retry, logger, options)
         self._access = access
         self._on_problem = on_problem
+        self._unanswered_since: float | None = None
+        """When the server first closed a connection in place of answering a login, since the last answer."""
 
     def _connect(self, host: str, hostip: str, port: int) -> tuple[float, float]:
         server = f"{host}:{port}"
         try:
             with self.client.holding():
                 timeouts: tuple[float, float] = super()._connect(host, hostip, port)
-        except (kazoo.AuthFailedError, kazoo.SessionClosedRequireSaslError):
+        except (kazoo.AuthFailedError, kazoo.SessionClosedRequireSaslError) as error:
+            if isinstance(error.__cause__, kazoo.ConnectionDropped) and not self._is_refusal():
+                raise kazoo.ConnectionDropped("closed during the login") from None
+            self._unanswered_since = None
             self._on_problem(
                 f"{server} refuses user {self._user}: the password is wrong, or the server has no such user, or no"
                 " SASL: correct zookeeper.sasl.jaas.config, or the JAAS file in KAFKA_OPTS"
@@ -164,7 +170,19 @@ class ZooKeeperConnection(ConnectionHandler):  # type: ignore[misc]
             if problem := self._problem(error.__context__ or error, hostip, port):
                 self._on_problem(f"{server} {problem}")
             raise
+        self._unanswered_since = None
         return timeouts
+
+    def _is_refusal(self) -> bool:
+        """Whether a connection that was closed during the login means a refusal.
+
+        A server that stops closes it, too, and the next login succeeds. Old releases of ZooKeeper refuse a login so,
+        at each attempt: after a session's timeout without an answer, it is a refusal.
+        """
+        now = time.monotonic()
+        if self._unanswered_since is None:
+            self._unanswered_since = now
+        return now - self._unanswered_since >= self.client._session_timeout / 1000
 
     @property
     def _user(self) -> str:
