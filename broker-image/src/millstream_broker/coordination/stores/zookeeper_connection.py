@@ -182,7 +182,8 @@ class ZooKeeperConnection(ConnectionHandler):  # type: ignore[misc]
         now = time.monotonic()
         if self._unanswered_since is None:
             self._unanswered_since = now
-        return now - self._unanswered_since >= self.client._session_timeout / 1000
+        timeout_s: float = self.client._session_timeout / 1000
+        return now - self._unanswered_since >= timeout_s
 
     @property
     def _user(self) -> str:

@@ -15,28 +15,35 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import time
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import (
+    AuthFailedError,
     BadVersionError,
+    ConnectionDropped,
     ConnectionLoss,
     KazooException,
     NodeExistsError,
     NoNodeError,
     RolledBackError,
     RuntimeInconsistency,
+    SessionClosedRequireSaslError,
     SessionExpiredError,
 )
 from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.protocol.states import KeeperState
 
 from millstream.consuming.message import Partition
 from millstream.errors import BadInput, NotOwned, Unreachable
 
 CONNECT_TIMEOUT_S: Final = 10.0
 CALL_TIMEOUT_S: Final = 10.0
+log = logging.getLogger("millstream.zookeeper")
+
 KazooError = (KazooException, KazooTimeoutError)
 ConnectionFailure = (ConnectionLoss, SessionExpiredError, KazooTimeoutError)
 
@@ -63,7 +70,7 @@ class Registry:
                 f'zookeeper: "{hosts}" is not allowed ({error})', "write HOST:PORT,…/CHROOT"
             ) from None
         self.timeout_s = 0.0
-        self._watch_negotiation()
+        self._watch_connections()
         try:
             self.client.start(CONNECT_TIMEOUT_S)
             self.touch()  # kazoo reports a connection before it authenticates it
@@ -84,13 +91,29 @@ class Registry:
         """The result of one of kazoo's asynchronous calls; its blocking ones may wait for ever."""
         return call.get(timeout=CALL_TIMEOUT_S)
 
-    def _watch_negotiation(self) -> None:
-        """The server may grant another timeout than the requested one; kazoo keeps it to itself."""
+    def _watch_connections(self) -> None:
+        """The server may grant another timeout than the requested one; kazoo keeps it to itself.
+
+        And kazoo ends for good if a login fails, be it that the server stops meanwhile. Here it tries again, unless the
+        first login is refused; a later refusal ends the session.
+        """
         connection = self.client._connection
         connect = connection._connect
 
         def connected(*args: Any) -> tuple[float, float]:
-            read_ms, connect_ms = connect(*args)
+            try:
+                read_ms, connect_ms = connect(*args)
+            except (AuthFailedError, SessionClosedRequireSaslError) as error:
+                if not isinstance(error.__cause__, ConnectionDropped):
+                    if not self.timeout_s:
+                        raise AuthFailedError(
+                            str(error)
+                        ) from None  # of the other error kazoo prints a stack trace
+                    log.warning(
+                        "ZooKeeper at %s refuses the login, retrying: correct zookeeper_config", self.hosts
+                    )
+                    self.client._session_callback(KeeperState.EXPIRED_SESSION)
+                raise ConnectionDropped("the login failed") from None
             self.timeout_s = read_ms * 1.5 / 1000
             return read_ms, connect_ms
 
