@@ -24,6 +24,8 @@ from .users import GUARDED, PRIVATE, PROBER, STRANGER, Users
 
 PAUSE_S = 0.3
 REFUSED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+READABLE = ErrorCode.NONE, ErrorCode.OFFSET_OUT_OF_RANGE
+"""Only who may read learns that retention has deleted the first records, as it does while a clock is ahead."""
 LARGE = 30_000
 """Bytes of a record that exceeds a quota."""
 
@@ -85,7 +87,7 @@ def is_refused(users: Users) -> bool | None:
         return None
     if (found.wrote, found.read) == (REFUSED, REFUSED):
         return True
-    return False if (found.wrote, found.read) == (ErrorCode.NONE, ErrorCode.NONE) else None
+    return False if found.wrote is ErrorCode.NONE and found.read in READABLE else None
 
 
 def throttle_ms(users: Users) -> int:
@@ -144,7 +146,7 @@ class Guard:
                     self._outcomes[type(error).__name__] += 1
                     continue
                 self._outcomes[f"{found.wrote.name} and {found.read.name}"] += 1
-                if ErrorCode.NONE in (found.wrote, found.read):
+                if found.wrote is ErrorCode.NONE or found.read in READABLE:
                     text = f"{user} may not use {PRIVATE}: written {found.wrote.name}, read {found.read.name}"
                     self._history.add(Trouble(time.monotonic(), f"broker {node}", text))
             await asyncio.sleep(PAUSE_S)
