@@ -22,6 +22,7 @@ pytestmark = pytest.mark.process
 
 ROOT = Path(__file__).resolve().parents[3]
 REF = {"clusterRef": {"name": "default"}}
+CERTIFICATE = {"secretName": "zookeeper-ca", "certificate": "ca.crt"}
 LOAD = {**REF, "topics": ["t"], "value": {"format": "Binary"}, "output": {"path": "/lake/t"}}
 MIRROR = {
     "sources": [{"name": "west", "bootstrap": "west:9092"}],
@@ -68,6 +69,21 @@ BAD: list[tuple[str, dict[str, Any], tuple[str, ...]]] = [
     ),
     ("Cluster", {"maintenance": {"windows": [{"start": "2:00", "end": "24:00"}]}}, ("should match",)),
     ("Cluster", {"zookeeper": {}}, ("exactly one of replicas and connect is required",)),
+    (
+        "Cluster",
+        {"zookeeper": {"replicas": 1, "tls": {"trustedCertificates": [CERTIFICATE]}}},
+        ("zookeeper: authentication and tls are for connect only",),
+    ),
+    (
+        "Cluster",
+        {"zookeeper": {"connect": "zk:2181", "tls": {"trustedCertificates": []}}},
+        ("should have at least 1 items",),
+    ),
+    (
+        "Cluster",
+        {"zookeeper": {"connect": "zk:2181", "authentication": {"type": "Kerberos"}}},
+        ('supported values: "DigestMd5"', "username: Required value", "passwordSecret: Required value"),
+    ),
     ("Cluster", {"config": {"a\nlog.dirs": "/tmp"}}, ("config: keys consist of letters",)),
     ("Cluster", {"config": {"log.dirs = /tmp #": ""}}, ("config: keys consist of letters",)),
     ("Cluster", {"brokers": {"replicas": 3}}, ("zookeeper: required with more than one broker",)),

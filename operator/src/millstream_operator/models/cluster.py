@@ -45,19 +45,41 @@ class ZooKeeperResources(Resources, frozen=True):
     limits: dict[str, Quantity] = field(default_factory=lambda: {"memory": "512Mi"})
 
 
+class ZooKeeperPassword(Spec, frozen=True):
+    secret_name: str
+    password: str
+
+
+class ZooKeeperAuthentication(Spec, frozen=True):
+    type: Literal["DigestMd5"]
+    username: str
+    password_secret: ZooKeeperPassword
+
+
+class TrustedCertificate(Spec, frozen=True):
+    secret_name: str
+    certificate: str
+
+
+class ZooKeeperTls(Spec, frozen=True):
+    trusted_certificates: tuple[TrustedCertificate, ...]
+
+
 class ZooKeeper(Spec, frozen=True):
     replicas: Literal[1, 3] | None = None
     storage: ZooKeeperStorage = field(default_factory=ZooKeeperStorage)
     resources: ZooKeeperResources = field(default_factory=ZooKeeperResources)
     template: PodTemplate[Literal["zookeeper"]] = field(default_factory=PodTemplate)
     connect: str | None = None
+    authentication: ZooKeeperAuthentication | None = None
+    tls: ZooKeeperTls | None = None
 
 
 class SecuredZooKeeper(ZooKeeper, frozen=True, kw_only=True):
-    """An ensemble as the operator runs it, where it asks brokers for a login (reconcile/cluster/zookeeper_login.py).
+    """An ensemble as brokers use it now, where they log in (reconcile/cluster/zookeeper_login.py).
 
-    ``login``: fingerprint of the password that servers accept. ``logs_in``: whether brokers use it. ``sets_acls``:
-    whether they keep others from their nodes.
+    ``login``: identifies the user and password. ``logs_in``: whether brokers use it already. ``sets_acls``: whether
+    they keep others from their nodes.
     """
 
     login: str

@@ -35,6 +35,7 @@ CONFIG_FOLDER = "/etc/millstream"
 TLS_FOLDER = "/run/millstream/tls"
 PLATFORM_FOLDER, PLATFORM_FILE = "/run/millstream/platform", "credentials"
 ZOOKEEPER_FOLDER, ZOOKEEPER_FILE, ZOOKEEPER_KEY = "/run/millstream/zookeeper", "login.properties", "jaas"
+ZOOKEEPER_CA = "ca.crt"
 RACKS = "racks.properties"
 OPERATOR_USER = "millstream-operator"
 # The operator's own settings, without which brokers would not work.
@@ -120,19 +121,30 @@ def broker_config(cluster: Cluster) -> dict[str, str]:
     }
     if connect := connect_of(cluster):
         config["zookeeper.connect"] = connect
-    return config | _zookeeper_login(cluster)
+    return config | _zookeeper(cluster)
 
 
 ZOOKEEPER_LOGIN, ZOOKEEPER_ACLS = "zookeeper.sasl.jaas.config", "zookeeper.set.acl"
 
 
-def _zookeeper_login(cluster: Cluster) -> dict[str, str]:
-    """How brokers log in to an ensemble that the operator runs."""
+ZOOKEEPER_TLS = {
+    "zookeeper.ssl.client.enable": "true",
+    "zookeeper.ssl.truststore.location": f"{ZOOKEEPER_FOLDER}/{ZOOKEEPER_CA}",
+    "zookeeper.ssl.truststore.type": "PEM",
+}
+
+
+def _zookeeper(cluster: Cluster) -> dict[str, str]:
+    """How brokers connect to ZooKeeper, and log in there."""
     ensemble = secured(cluster)
-    if ensemble is None or not ensemble.logs_in:
+    if ensemble is None:
         return {}
-    login = {ZOOKEEPER_LOGIN: f"${{file:{ZOOKEEPER_FOLDER}/{ZOOKEEPER_FILE}:{ZOOKEEPER_KEY}}}"}
-    return login | {ZOOKEEPER_ACLS: "true"} if ensemble.sets_acls else login
+    config = dict(ZOOKEEPER_TLS) if ensemble.tls is not None else {}
+    if ensemble.logs_in:
+        config[ZOOKEEPER_LOGIN] = f"${{file:{ZOOKEEPER_FOLDER}/{ZOOKEEPER_FILE}:{ZOOKEEPER_KEY}}}"
+        if ensemble.sets_acls or ZOOKEEPER_ACLS in cluster.spec.config:
+            config[ZOOKEEPER_ACLS] = str(ensemble.sets_acls).lower()
+    return config
 
 
 def _platform(cluster: Cluster) -> dict[str, str]:
@@ -265,6 +277,8 @@ def user_hash(cluster: Cluster) -> str:
         given.append(encrypted)
     if cluster.spec.platform_login:
         given.append("platform")
+    if zookeeper is not None and (zookeeper.authentication is not None or zookeeper.tls is not None):
+        given.append([zookeeper.authentication, zookeeper.tls is not None])
     return digest(given)
 
 

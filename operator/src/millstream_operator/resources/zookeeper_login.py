@@ -16,7 +16,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from ..models import Cluster
-from .broker_config import ZOOKEEPER_FILE, ZOOKEEPER_KEY, broker_set_name, properties
+from ..models.cluster import SecuredZooKeeper
+from .broker_config import ZOOKEEPER_CA, ZOOKEEPER_FILE, ZOOKEEPER_KEY, broker_set_name, properties
 from .owned import Manifest, digest, opaque_secret, secret_reference
 from .volumes import secret_volume
 from .zookeeper import LOGIN, LOGIN_FILE, login_secret, secured
@@ -25,6 +26,8 @@ USER: Final = "broker"
 """Never changes: the nodes are this user's."""
 ACCESS: Final = "millstream.dev/zookeeper-access"
 """Annotation of brokers that log in; its value says whether they keep others from their nodes."""
+VERSION: Final = "millstream.dev/zookeeper-login-version"
+"""Annotation of a Secret: a random text for each login, since a hash would help to guess a password of a user's."""
 OPEN, RESTRICTED = "Open", "Restricted"
 PASSWORD: Final = "password"
 _MODULE: Final = "org.apache.zookeeper.server.auth.DigestLoginModule required"
@@ -38,7 +41,16 @@ def servers_jaas(password: str) -> str:
 
 def brokers_login(password: str) -> str:
     """The brokers' login module, as a file of properties."""
-    return properties({ZOOKEEPER_KEY: f'{_MODULE} username="{USER}" password="{password}";'})
+    return outside_login(USER, password)
+
+
+def outside_login(user: str, password: str) -> str:
+    """The brokers' login module for a user and password of any printable characters."""
+    return properties({ZOOKEEPER_KEY: f"{_MODULE} username={_quoted(user)} password={_quoted(password)};"})
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace("\\", r"\\").replace('"', r"\"") + '"'
 
 
 def brokers_secret(cluster: Cluster) -> str:
@@ -84,8 +96,34 @@ def pod_annotations(cluster: Cluster) -> dict[str, str]:
 
 
 def volumes(cluster: Cluster) -> list[Manifest]:
-    """The volume of brokers that log in; "work" is a name that no volume of a user's has."""
-    if not pod_annotations(cluster):
+    """The volume of brokers with a login or trusted certificates; "work" is a name that no volume of a user's has."""
+    ensemble = secured(cluster)
+    if ensemble is None or not (files := _files(ensemble)):
         return []
-    items = [{"key": ZOOKEEPER_FILE, "path": ZOOKEEPER_FILE}]
+    items = [{"key": file, "path": file} for file in files]
     return [secret_volume("work", brokers_secret(cluster), items=items, defaultMode=0o440)]
+
+
+def _files(ensemble: SecuredZooKeeper) -> list[str]:
+    return [
+        *([ZOOKEEPER_FILE] if ensemble.logs_in else ()),
+        *([ZOOKEEPER_CA] if ensemble.tls is not None else ()),
+    ]
+
+
+def outside_secret(cluster: Cluster, files: Mapping[str, str], version: str) -> Manifest:
+    """The brokers' Secret for an ensemble that others run. ``version``: identifies the login."""
+    values = {name: text.encode() for name, text in files.items()}
+    return opaque_secret(
+        secret_reference(cluster, brokers_secret(cluster)), values, {VERSION: version} if version else {}
+    )
+
+
+def version_of(live: Mapping[str, Any] | None, login: str) -> str | None:
+    """The version of the login in a Secret, if it is this one."""
+    if (
+        live is None
+        or (live.get("data") or {}).get(ZOOKEEPER_FILE) != base64.b64encode(login.encode()).decode()
+    ):
+        return None
+    return (live["metadata"].get("annotations") or {}).get(VERSION)

@@ -15,6 +15,7 @@ WORDS = {
     r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$": "lower-case letters, digits, - and ., a letter or digit at both ends",
     r"^[a-z]([a-z0-9-]{0,13}[a-z0-9])?$": "1 to 15 lower-case letters, digits and -, beginning with a letter",
     r"^[a-zA-Z0-9._-]+$": "letters, digits, ., _ and -",
+    r"^[ -~]+$": "printable characters of ASCII",
     r"^[A-Za-z_][A-Za-z0-9_]*$": "letters, digits and _, not beginning with a digit",
     r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$": "a message's name with its package, such as flights.Flight",
     r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)+$": "NAMESPACE.TABLE, such as flights.delays",

@@ -87,11 +87,14 @@ def reconcile_cluster(services: ClusterParts, cluster: Cluster) -> float:
         look.problem = problem
         return _report(services, cluster, look, (), NOWHERE)
     staged = platform.stage(services, cluster, live, lambda: _pods(services, cluster), look.warn)
+    if not isinstance(staged, Problem):
+        cluster = staged
+        staged = zookeeper_login.stage(services, cluster, live, look.warn)
     if isinstance(staged, Problem):
         services.upgrade_queue.leave(services.store, key_for(cluster))
         look.problem = staged
         return _report(services, cluster, look, _pods(services, cluster), NOWHERE)
-    cluster = zookeeper_login.stage(services, staged, live, look.warn)
+    cluster = staged
     admin = services.brokers_of(cluster)
     current = live["spec"].get("replicas") if live else None
     view = View(admin) if look.ready else View(None)

@@ -27,6 +27,7 @@ from ..common.volumes import class_needs_owner
 from .objects import Warn, claim_size_of, find_stateful_set, grow, restart
 from .plan import StatefulSet, is_rolling, is_seen, is_settled, ready_replicas, rolling_pods
 from .rolling import TEMPLATE_CHANGED, Roll, RollingPod, restart_reasons, wait_for_all
+from .stateful_pods import template_annotations
 
 CONNECT_TIMEOUT_S = 2.0
 WHAT = "ZooKeeper servers"
@@ -133,7 +134,7 @@ def _waits_for_upgrade(
 
 
 def _has_login(servers: StatefulSet) -> bool:
-    return zookeeper.LOGIN in (servers["spec"]["template"].get("metadata", {}).get("annotations") or {})
+    return zookeeper.LOGIN in template_annotations(servers)
 
 
 def why_no_zookeeper(services: ClusterParts, cluster: Cluster, live: StatefulSet | None) -> Problem | None:

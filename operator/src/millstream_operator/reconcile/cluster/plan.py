@@ -22,6 +22,7 @@ from ...resources.broker_config import (
     RESERVED_CONFIG,
     ZOOKEEPER_ACLS,
     ZOOKEEPER_LOGIN,
+    ZOOKEEPER_TLS,
     dynamic_config,
 )
 from ...resources.certificates import trust_secret
@@ -72,15 +73,26 @@ def refusal(cluster: Cluster) -> Problem | None:
             Reason.INVALID_CONFIG,
             f"spec.config[{min(twice)}]: not allowed with spec.authorization, which decides it; nothing was changed",
         )
-    ensemble = cluster.spec.zookeeper
-    given = cluster.spec.config.keys() & {ZOOKEEPER_LOGIN, ZOOKEEPER_ACLS}
-    if ensemble is not None and ensemble.replicas is not None and given:
-        return Problem(
-            Reason.INVALID_CONFIG,
-            f"spec.config[{min(given)}]: not allowed with spec.zookeeper.replicas: the operator decides how brokers log"
-            " in to an ensemble that it runs; nothing was changed",
-        )
-    return None
+    return _twice_zookeeper(cluster)
+
+
+def _twice_zookeeper(cluster: Cluster) -> Problem | None:
+    """Whether the configuration has what `spec.zookeeper` decides."""
+    zookeeper, decided = cluster.spec.zookeeper, dict[str, str]()
+    if zookeeper is None:
+        return None
+    if zookeeper.replicas is not None:
+        why = "spec.zookeeper.replicas: the operator decides how brokers log in to an ensemble that it runs"
+        decided = dict.fromkeys((ZOOKEEPER_LOGIN, ZOOKEEPER_ACLS), why)
+    if zookeeper.authentication is not None:
+        decided[ZOOKEEPER_LOGIN] = "spec.zookeeper.authentication, which decides it"
+    if zookeeper.tls is not None:
+        decided |= dict.fromkeys(ZOOKEEPER_TLS, "spec.zookeeper.tls, which decides it")
+    given = sorted(cluster.spec.config.keys() & decided.keys())
+    if not given:
+        return None
+    words = f"spec.config[{given[0]}]: not allowed with {decided[given[0]]}; nothing was changed"
+    return Problem(Reason.INVALID_CONFIG, words)
 
 
 class Outside(NamedTuple):

@@ -19,79 +19,49 @@ from __future__ import annotations
 
 import logging
 import secrets as randomness
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from msgspec.structs import asdict, replace
 
 from ...kubernetes.client import KubeError
 from ...models import Cluster
 from ...models.cluster import SecuredZooKeeper
-from ...resources.owned import selector
+from ...models.problem import Problem
+from ...resources.broker_config import broker_set_name
 from ...resources.zookeeper import COMPONENT, LOGIN, name_of
 from ...resources.zookeeper_login import ACCESS, RESTRICTED, fingerprint, password_of, secrets
 from ...state.context import ClusterParts
 from ..common.objects import bring, find
 from ..common.secrets import not_readable
+from . import outside_zookeeper
 from .objects import Warn, find_stateful_set
-from .plan import StatefulSet, is_seen
+from .plan import StatefulSet
+from .stateful_pods import all_have, template_annotations
 
 PASSWORD_BYTES = 24
-Pods = Sequence[Mapping[str, Any]]
 
 log = logging.getLogger(__name__)
 
 
-def stage(services: ClusterParts, cluster: Cluster, brokers: StatefulSet | None, warn: Warn) -> Cluster:
+def stage(
+    services: ClusterParts, cluster: Cluster, brokers: StatefulSet | None, warn: Warn
+) -> Cluster | Problem:
     """The Cluster as its servers and brokers are to be now. ``brokers``: their StatefulSet. Raises NotOurs."""
     ensemble = cluster.spec.zookeeper
     if ensemble is None or ensemble.replicas is None:
-        return cluster
+        return outside_zookeeper.stage(services, cluster, brokers)
     servers = find_stateful_set(services, cluster, name_of(cluster))
-    login = _login(services, cluster, _annotations(servers).get(LOGIN, ""), warn)
+    login = _login(services, cluster, template_annotations(servers).get(LOGIN, ""), warn)
     if not login:
         return cluster
-    before = _annotations(brokers).get(ACCESS)
-    logs_in = before is not None or _have(services, cluster, servers, name_of(cluster), COMPONENT, LOGIN)
+    before = template_annotations(brokers).get(ACCESS)
+    logs_in = before is not None or all_have(
+        services.kube, cluster, servers, name_of(cluster), COMPONENT, LOGIN
+    )
     sets_acls = before == RESTRICTED or (
-        logs_in and _have(services, cluster, brokers, f"{cluster.name}-brokers", "broker", ACCESS)
+        logs_in and all_have(services.kube, cluster, brokers, broker_set_name(cluster), "broker", ACCESS)
     )
     secured = SecuredZooKeeper(**asdict(ensemble), login=login, logs_in=logs_in, sets_acls=sets_acls)
     return replace(cluster, spec=replace(cluster.spec, zookeeper=secured))
-
-
-def _annotations(live: StatefulSet | None) -> Mapping[str, str]:
-    """Those of the template."""
-    if live is None:
-        return {}
-    return live["spec"]["template"].get("metadata", {}).get("annotations") or {}
-
-
-def _have(
-    services: ClusterParts,
-    cluster: Cluster,
-    live: StatefulSet | None,
-    name: str,
-    component: str,
-    annotation: str,
-) -> bool:
-    """Whether all pods of a StatefulSet that exist, and all that Kubernetes may create, have an annotation.
-
-    Without a StatefulSet there may be pods that an earlier one has left.
-    """
-    if live is not None and (annotation not in _annotations(live) or not _is_known(live)):
-        return False
-    pods = services.kube.list("v1", "Pod", cluster.namespace, selector(cluster, component))
-    return all(annotation in (pod["metadata"].get("annotations") or {}) for pod in _of(pods, name))
-
-
-def _is_known(live: StatefulSet) -> bool:
-    """Whether Kubernetes creates pods of this template only."""
-    return live["metadata"].get("generation") == 1 or is_seen(live)
-
-
-def _of(pods: Pods, name: str) -> Iterable[Mapping[str, Any]]:
-    return (pod for pod in pods if pod["metadata"]["name"].rpartition("-")[0] == name)
 
 
 def _login(services: ClusterParts, cluster: Cluster, known: str, warn: Warn) -> str:
