@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+from millstream_operator.models.mirror_reports import Workers
 from millstream_operator.reconcile.mirror.plan import status_of
-from millstream_operator.reconcile.mirror.reports import Workers
 from millstream_operator.reconcile.mirror.workers import ask
 
 from .mirror import MirrorProcess

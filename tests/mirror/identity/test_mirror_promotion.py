@@ -20,8 +20,8 @@ from millstream_harness.promoting import World
 from millstream_harness.scenario import eventually, unique
 from millstream_kafka.batch import read_header
 from millstream_operator.kafka.mirrored import notes_of
-from millstream_operator.reconcile.mirror import apply as mirror_kubernetes
-from millstream_operator.reconcile.mirror.reports import WorkerReport
+from millstream_operator.models.mirror_reports import WorkerReport
+from millstream_operator.reconcile.mirror import deployment as mirror_deployment
 from millstream_operator.reconcile.mirror.workers import ask_all
 
 pytestmark = pytest.mark.soak
@@ -38,7 +38,7 @@ def workers(monkeypatch: pytest.MonkeyPatch) -> list[MirrorProcess]:
     def ask(_: Any) -> tuple[WorkerReport, ...]:
         return ask_all(one.http.removeprefix("http://") for one in found)
 
-    monkeypatch.setattr(mirror_kubernetes, "ask_all", ask)
+    monkeypatch.setattr(mirror_deployment, "ask_all", ask)
     return found
 
 

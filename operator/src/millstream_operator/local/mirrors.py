@@ -9,16 +9,79 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from collections.abc import Callable, Sequence
 
-from ..models import MirrorMaker
-from ..reconcile.mirror.reports import Workers
+from ..models import Cluster, MirrorMaker
+from ..models.conditions import Reason
+from ..models.keys import Key
+from ..models.mirror_reports import WorkerReport, Workers
+from ..models.problem import Problem
+from ..reconcile.mirror.plan import knows_topics
 from ..reconcile.mirror.workers import ask_all
-from ..resources.mirror import Endpoint, mirror_file, secret_keys
+from ..resources.mirror import Endpoint, Mirrored, mirror_file, secret_keys
+from ..state.cache import key_for
+from ..state.context import MirrorParts
 from . import ports, processes
-from .clusters import command, folder_name
+from .clusters import LocalCluster, command, folder_name
 from .folder import DataFolder
+from .processes import StartFailed
 from .secrets import Secrets, write
+
+MIRROR_SETTLE_S = 5.0
+"""How long to wait for the first reports of workers that have just started."""
+
+
+class LocalMirrors:
+    """The workers in a data folder. Blocking.
+
+    ``started`` has the MirrorMakers whose workers run as specified, and whether they, or some of them, were started.
+    """
+
+    def __init__(self, data: DataFolder, secrets: Secrets, say: Callable[[str], None]) -> None:
+        self.data = data
+        self.secrets = secrets
+        self.say = say
+        self.started: dict[Key, bool] = {}
+
+    def address_of(self, cluster: Cluster) -> str:
+        return LocalCluster(self.data, cluster).bootstrap
+
+    def run(
+        self, services: MirrorParts, mirror: MirrorMaker, sources: Sequence[Endpoint], target: Endpoint
+    ) -> Workers | Problem:
+        local, key = LocalMirror(self.data, mirror), key_for(mirror)
+        try:
+            changed = local.start(sources, target, self.secrets, self.say)
+        except StartFailed as error:
+            self.started.pop(key, None)
+            return Problem(Reason.WORKERS_STARTING, str(error))
+        self.started[key] = changed or self.started.get(key, False)
+        deadline = time.monotonic() + MIRROR_SETTLE_S
+        while True:
+            workers = local.workers()
+            settled = workers.ready >= workers.replicas and knows_topics(mirror, workers.reports)
+            if settled or time.monotonic() > deadline:
+                return workers
+            time.sleep(processes.POLL_S)
+
+    def observe(self, services: MirrorParts, mirror: MirrorMaker) -> Workers:
+        return LocalMirror(self.data, mirror).workers()
+
+    def stop(self, services: MirrorParts, mirror: MirrorMaker) -> int:
+        self.started.pop(key_for(mirror), None)
+        LocalMirror(self.data, mirror).stop()
+        return 0
+
+    def count(self, services: MirrorParts, mirror: MirrorMaker) -> int:
+        return LocalMirror(self.data, mirror).count()
+
+    def reports(self, services: MirrorParts, mirror: MirrorMaker) -> tuple[WorkerReport, ...]:
+        return self.observe(services, mirror).reports
+
+    def running(self, services: MirrorParts, key: Key) -> Mirrored | None:
+        """None: only the specs count here."""
+        return None
 
 
 class LocalMirror:
@@ -78,6 +141,10 @@ class LocalMirror:
         """Stop its workers except those; return how many ran."""
         gone = [key for key in self.state.daemons if key.startswith(self.prefix) and key not in keep]
         return sum(processes.stop(self.state.daemons.pop(key)) for key in gone)
+
+    def count(self) -> int:
+        """The number of its workers that have not ended."""
+        return sum(daemon.alive for key, daemon in self.state.daemons.items() if key.startswith(self.prefix))
 
     def workers(self) -> Workers:
         daemons = [daemon for key, daemon in self.state.daemons.items() if key.startswith(self.prefix)]

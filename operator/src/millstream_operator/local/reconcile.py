@@ -1,7 +1,7 @@
 """One pass over the resources of a kind: the counterpart of the operator's controllers, with processes for pods.
 
-The operator's own functions reconcile Users, Topics, ConsumerGroups and BatchLoads, on the local brokers; Clusters and
-MirrorMakers use the operator's plans and this module's actions. If a step fails for one resource, its Ready condition
+The operator's own functions reconcile all kinds, on the local brokers; only Clusters use the operator's plans and this
+module's actions. If a step fails for one resource, its Ready condition
 reports that, and the next resource follows.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import functools
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -51,10 +50,9 @@ from ..reconcile.load.apply import AT_ONCE_S, reconcile_load
 from ..reconcile.load.conditions import failure
 from ..reconcile.load.plan import in_flight
 from ..reconcile.mirror import plan as mirror_plan
-from ..reconcile.mirror.apply import find_endpoints, taken_name
-from ..reconcile.mirror.promotion import Promotion, Told, with_last
+from ..reconcile.mirror.apply import reconcile_mirror
+from ..reconcile.mirror.promotion import Promotion, Told, is_over, requested
 from ..reconcile.mirror.promotion import condition as promotion_condition
-from ..reconcile.mirror.promotion_apply import advance
 from ..reconcile.topic.apply import reconcile_topics
 from ..reconcile.user.apply import reconcile_users
 from ..state.cache import Store, key_for
@@ -68,7 +66,7 @@ from .folder import DataFolder
 from .java import NotInstalled
 from .late import late_status
 from .loads import LocalLauncher
-from .mirrors import LocalMirror
+from .mirrors import LocalMirror, LocalMirrors
 from .observing import ObservingPool
 from .processes import StartFailed
 from .secrets import Secrets
@@ -79,7 +77,6 @@ from .workloads import LocalWorkloads
 SCHEDULE = "schedule/default/loads/0"
 """The process that runs the schedules of loads."""
 SETTLE_S = 10.0  # for topics that were just created
-MIRROR_SETTLE_S = 5.0  # for the first reports of workers that have just started
 # The reason of a failed `up` to start missing processes.
 START_FAILED = {
     Reason.ZOOKEEPER_NOT_READY: Reason.ZOOKEEPER_NOT_READY,
@@ -117,6 +114,7 @@ class Pass:
         """Whether failed runs are repeated although their load is unchanged."""
         self.failures: dict[str, str] = {}
         self.waiting: dict[str, str] = {}
+        self.mirror_runtime = LocalMirrors(self.folder, self.secrets, say)
         self.services = Services(
             kube=LocalApi(state, self.secret_files),
             store=Store(checks=not isinstance(admins, ObservingPool)),  # `up` has checked what `status` reads
@@ -124,6 +122,7 @@ class Pass:
             pace=None,
             reach=lambda _, cluster: ClientConfig(self._address(cluster)),
             workloads=LocalWorkloads(self.folder, changes=not isinstance(admins, ObservingPool)),
+            mirrors=self.mirror_runtime,
             launcher=LocalLauncher(self.folder, say, progress),
         )
         for resource in state.resources.values():
@@ -325,85 +324,34 @@ class Pass:
 
     def mirrors(self, keys: Sequence[str]) -> None:
         for mirror in self._of(MirrorMaker, keys):
-            local = LocalMirror(self.folder, mirror)
-            promotion = self._promote(mirror, local)
-            mirror = promotion.mirror
-            if promotion.is_over:
-                status = mirror_plan.status_of(mirror, local.workers(), self.services.now(), promotion)
-                self._write(mirror, status)
-                self._tell(MirrorMaker, ["/".join(_key(mirror))])
-                continue
-            if is_paused(mirror):  # running workers keep their configuration
-                status = mirror_plan.status_of(mirror, local.workers(), self.services.now(), promotion)
-                self._write(mirror, status)
-                self.say(f"{_title(mirror)}: {PAUSED[3]}")
-                continue
-            found = find_endpoints(self.services, mirror, lambda cluster: self._local(cluster).bootstrap)
-            if isinstance(found, Problem):
-                local.stop()
-                self._write(
-                    mirror,
-                    mirror_plan.refused_status(mirror, found, self.services.now(), promotion, ending=0),
-                )
-                self._failed(mirror, found)
-                continue
-            try:
-                changed = local.start(*found, self.secrets, self.say)
-            except StartFailed as error:
-                problem = Problem(Reason.WORKERS_STARTING, str(error))
-                self._write(
-                    mirror, mirror_plan.refused_status(mirror, problem, self.services.now(), promotion)
-                )
-                self._failed(mirror, problem)
-                continue
-            workers = local.workers()
-            deadline = time.monotonic() + MIRROR_SETTLE_S
-            while (
-                workers.ready < workers.replicas or not mirror_plan.knows_topics(mirror, workers.reports)
-            ) and time.monotonic() < deadline:
+            reconcile_mirror(self.services, mirror)
+            deadline = time.monotonic() + SETTLE_S
+            while _promotes(mirror := self._get(MirrorMaker, _key(mirror))) and time.monotonic() < deadline:
                 time.sleep(0.1)
-                workers = local.workers()
-            self._write(mirror, mirror_plan.status_of(mirror, workers, self.services.now(), promotion))
-            self.say(
-                f"{_title(mirror)}: {'started' if changed else 'runs'} ({count_of(mirror.spec.replicas, 'worker')})"
-            )
-            self._warn(MirrorMaker, _key(mirror))
+                reconcile_mirror(self.services, mirror)
+            self._say_mirror(mirror)
 
-    def _promote(self, mirror: MirrorMaker, local: LocalMirror) -> Promotion:
-        """Promote the requested topics.
-
-        If nothing is left to mirror, the workers end, and the replicas that they created until then are promoted, too.
-        """
-        reports = functools.cache(lambda: local.workers().reports)
-
-        def go_on(mirror: MirrorMaker, *, late: bool = False) -> Promotion:
-            taken = taken_name(self.services, mirror, lambda cluster: self._local(cluster).bootstrap)
-            return taken or advance(self.services, mirror, reports, late=late, workers=not late)
-
-        promotion = go_on(mirror)
-        if promotion.is_over and local.stop():
-            rest = go_on(with_last(promotion.mirror, promotion.last), late=True)
-            late = time.monotonic() + SETTLE_S
-            while not rest.looked and time.monotonic() < late:
-                time.sleep(0.1)
-                rest = go_on(with_last(promotion.mirror, promotion.last), late=True)
-            if not rest.looked:
-                words = "replicas that workers created last may be read-only: the target does not answer"
-                self._failed(mirror, Problem(Reason.TARGET_UNREACHABLE, words))
-            promotion = Promotion(promotion.mirror, rest.last, rest.told)  # the status is not written yet
-        deadline = time.monotonic() + SETTLE_S
-        while promotion.runs and promotion.told and promotion.told[2] == Reason.PROMOTING:
-            if time.monotonic() > deadline:
-                break
-            time.sleep(0.1)
-            promotion = go_on(promotion.mirror)
-        if promotion.told is not None:
-            _, well, reason, words = promotion.told
+    def _say_mirror(self, mirror: MirrorMaker) -> None:
+        promoted = condition_before(mirror, ConditionType.PROMOTED)
+        if mirror.spec.promote is not None and promoted is not None:
+            _, well, reason, words = promoted
             if well:
                 self.say(f"{_title(mirror)}: {words}")
             else:
                 self._failed(mirror, Problem(reason, words))
-        return promotion
+        if is_over(mirror):
+            if mirror.status.replicas:
+                words = "replicas that workers created last may be read-only: the target does not answer"
+                self._failed(mirror, Problem(Reason.TARGET_UNREACHABLE, words))
+            self._tell(MirrorMaker, ["/".join(_key(mirror))])
+        elif is_paused(mirror):  # running workers keep their configuration
+            self.say(f"{_title(mirror)}: {PAUSED[3]}")
+        elif (started := self.mirror_runtime.started.get(_key(mirror))) is not None:
+            number = count_of(mirror.spec.replicas, "worker")
+            self.say(f"{_title(mirror)}: {'started' if started else 'runs'} ({number})")
+            self._warn(MirrorMaker, _key(mirror))
+        else:
+            self._tell(MirrorMaker, ["/".join(_key(mirror))])
 
     # Loads
 
@@ -512,6 +460,13 @@ def rows_of(run: Run) -> str:
 def _ready_of(resource: Resource) -> dict[str, Any] | None:
     conditions = (resource.get("status") or {}).get("conditions") or ()
     return next((one for one in conditions if one["type"] == ConditionType.READY), None)
+
+
+def _promotes(mirror: MirrorMaker) -> bool:
+    """Whether a promotion continues by itself: it has not ended, or workers may have left replicas as they ended."""
+    promoted = condition_before(mirror, ConditionType.PROMOTED)
+    runs = requested(mirror) is not None and promoted is not None and promoted[2] == Reason.PROMOTING
+    return runs or (is_over(mirror) and not is_paused(mirror) and bool(mirror.status.replicas))
 
 
 def _promoted_of(mirror: MirrorMaker) -> Told | None:

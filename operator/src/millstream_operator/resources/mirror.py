@@ -58,6 +58,10 @@ class Endpoint:
     login: str | None = None
 
 
+Mirrored = tuple[MirrorMaker, Sequence[Endpoint], Endpoint]
+"""What a MirrorMaker mirrors, from which sources into which target."""
+
+
 @dataclass(frozen=True, slots=True)
 class MirrorLogin:
     """The workers' own user. ``secret``: has the password, whose number is ``version``; ``clusters``: where it is used,

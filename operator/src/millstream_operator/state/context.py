@@ -17,11 +17,14 @@ from ..kafka.client_config import ClientConfig
 from ..kafka.lag_age import OffsetTimes
 from ..kafka.pools import AdminPool, OwnAdmins
 from ..kubernetes.client import Kube
-from ..models import BatchLoad, BatchLoadStatus, Cluster, ConsumerGroup
+from ..models import BatchLoad, BatchLoadStatus, Cluster, ConsumerGroup, MirrorMaker
 from ..models.consumers import Consumers, Decide
+from ..models.keys import Key
 from ..models.load_run import ObservedRun
+from ..models.mirror_reports import WorkerReport, Workers
 from ..models.problem import Problem
 from ..resources.images import Images, SparkRole
+from ..resources.mirror import Endpoint, Mirrored
 from ..resources.volumes import VolumeOwnership
 from .cache import Store
 from .event_budget import Budget
@@ -75,6 +78,33 @@ class RunLauncher(Protocol):
 
     def path_of_rows(self, load: BatchLoad) -> str:
         """The folder of the rows where runs are started; empty if it is the one in the spec."""
+
+
+class MirrorRuntime(Protocol):
+    """Runs the workers of MirrorMakers: as a Deployment on Kubernetes, as processes on a laptop."""
+
+    def address_of(self, cluster: Cluster) -> str:
+        """The address at which workers reach a Cluster's brokers."""
+
+    def run(
+        self, services: MirrorParts, mirror: MirrorMaker, sources: Sequence[Endpoint], target: Endpoint
+    ) -> Workers | Problem:
+        """Have the workers run as specified; returns their state, or why they cannot run so."""
+
+    def observe(self, services: MirrorParts, mirror: MirrorMaker) -> Workers:
+        """The state of the workers, whatever they run with."""
+
+    def stop(self, services: MirrorParts, mirror: MirrorMaker) -> int:
+        """Stop the workers. Returns how many are left to end."""
+
+    def count(self, services: MirrorParts, mirror: MirrorMaker) -> int:
+        """The number of workers, with those that are about to end."""
+
+    def reports(self, services: MirrorParts, mirror: MirrorMaker) -> tuple[WorkerReport, ...]:
+        """The reports of all workers that respond."""
+
+    def running(self, services: MirrorParts, key: Key) -> Mirrored | None:
+        """What a MirrorMaker's workers mirror, if that may differ from its spec; None without workers."""
 
 
 @dataclass(frozen=True)
@@ -169,6 +199,8 @@ class GroupParts(Installation, Parts):
 
 @dataclass(frozen=True)
 class MirrorParts(Installation, Parts):
+    mirrors: MirrorRuntime | None = None
+    """Runs the workers of MirrorMakers; None means as Deployments."""
     outside: OwnAdmins = field(default_factory=OwnAdmins)
     """Connections to clusters that MirrorMakers name by address, for as long as a promotion needs them."""
 

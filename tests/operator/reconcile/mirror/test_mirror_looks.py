@@ -12,9 +12,9 @@ from millstream_harness.manifests import cluster, resource
 from millstream_operator.kubernetes.client import KubeError
 from millstream_operator.models import MirrorMaker, decode_as
 from millstream_operator.models.keys import Key
-from millstream_operator.reconcile.mirror import apply as mirror_kubernetes
+from millstream_operator.models.mirror_reports import SourceReport, WorkerReport
+from millstream_operator.reconcile.mirror import deployment as mirror_deployment
 from millstream_operator.reconcile.mirror.apply import reconcile_mirror
-from millstream_operator.reconcile.mirror.reports import SourceReport, WorkerReport
 from millstream_operator.resources.mirror import CONFIG_FILE, metadata, selector
 
 pytestmark = pytest.mark.process
@@ -33,7 +33,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         addresses.extend(wanted)
         return (REPORT,) * len(addresses)
 
-    monkeypatch.setattr(mirror_kubernetes, "ask_all", ask_all)
+    monkeypatch.setattr(mirror_deployment, "ask_all", ask_all)
     return addresses
 
 
@@ -227,7 +227,7 @@ def test_workers_that_kubernetes_refuses_do_not_hide_what_is_known(monkeypatch: 
         if manifest["kind"] == "Deployment":
             raise KubeError(422, "Invalid", "spec.template: requests above limits")
 
-    monkeypatch.setattr(mirror_kubernetes, "ensure", refuse)
+    monkeypatch.setattr(mirror_deployment, "ensure", refuse)
     look(found)
     assert says(found) == ("False", "WorkloadRefused", "spec.template: requests above limits")
     for kind in ("SourceReachable", "CaughtUp", "Degraded"):

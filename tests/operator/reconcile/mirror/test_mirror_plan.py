@@ -11,9 +11,7 @@ from millstream_harness.mirror_maker import a_mirror
 from millstream_operator.models import Lag, MirrorMaker, MirrorMakerStatus
 from millstream_operator.models.conditions import Condition, Reason
 from millstream_operator.models.mirror import Rate, SetAside
-from millstream_operator.models.problem import Problem
-from millstream_operator.reconcile.mirror import plan as plan
-from millstream_operator.reconcile.mirror.reports import (
+from millstream_operator.models.mirror_reports import (
     GapReport,
     ProblemReport,
     SourceReport,
@@ -23,6 +21,8 @@ from millstream_operator.reconcile.mirror.reports import (
     WorkerReport,
     Workers,
 )
+from millstream_operator.models.problem import Problem
+from millstream_operator.reconcile.mirror import plan as plan
 
 pytestmark = pytest.mark.process
 

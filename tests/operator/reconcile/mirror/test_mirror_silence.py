@@ -17,15 +17,16 @@ from millstream_operator.local import mirrors as local
 from millstream_operator.models import MirrorMaker, MirrorMakerStatus, decode_as
 from millstream_operator.models.conditions import Condition
 from millstream_operator.models.mirror import SetAside
-from millstream_operator.reconcile.mirror import apply as mirror_kubernetes
-from millstream_operator.reconcile.mirror import plan as plan
-from millstream_operator.reconcile.mirror.reports import (
+from millstream_operator.models.mirror_reports import (
     GapReport,
     ProblemReport,
     SourceReport,
     WorkerReport,
     Workers,
 )
+from millstream_operator.reconcile.mirror import apply
+from millstream_operator.reconcile.mirror import deployment as mirror_deployment
+from millstream_operator.reconcile.mirror import plan as plan
 from millstream_operator.resources.mirror import CONFIG_HASH, selector
 
 pytestmark = pytest.mark.process
@@ -226,11 +227,11 @@ def test_only_ready_workers_with_the_present_configuration_are_expected_to_answe
         return tuple(answers[one] for one in addresses if one in answers)
 
     def look() -> None:
-        mirror_kubernetes.reconcile_mirror(
+        apply.reconcile_mirror(
             found.services, decode_as(MirrorMaker, found.kube.objects["MirrorMaker", "copy"])
         )
 
-    monkeypatch.setattr(mirror_kubernetes, "ask_all", ask_all)
+    monkeypatch.setattr(mirror_deployment, "ask_all", ask_all)
     found: InMemory = in_memory(*CLUSTERS, KUBERNETES, pod(1), pod(2, **other))
     look()
     deployment = found.kube.objects["Deployment", "copy-mirror"]

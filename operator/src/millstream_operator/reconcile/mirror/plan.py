@@ -11,12 +11,12 @@ import msgspec
 from ...models import Lag, MirrorMaker, MirrorMakerStatus, MirrorSourceStatus
 from ...models.conditions import ConditionType, Reason
 from ...models.mirror import Rate, SetAside
+from ...models.mirror_reports import GapReport, SourceReport, WorkerLag, WorkerRate, WorkerReport, Workers
 from ...models.problem import Problem, condition_before, conditions_with, shown
 from ...models.words import count_of
 from ...resources.mirror import selector
 from . import diverged_records as set_aside
 from .promotion import Promotion, promoted_before, ready
-from .reports import GapReport, SourceReport, WorkerLag, WorkerRate, WorkerReport, Workers
 
 OF_WORKERS = (ConditionType.SOURCE_REACHABLE, ConditionType.CAUGHT_UP, ConditionType.DEGRADED)
 """The conditions that only workers' reports tell."""

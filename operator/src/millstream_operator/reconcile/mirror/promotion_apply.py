@@ -20,6 +20,7 @@ from ...kafka.records import LATEST, AdminError, Partition
 from ...models import Cluster, LastPromotion, MirrorMaker, Promote
 from ...models.conditions import ConditionType, Reason
 from ...models.mirror import MirrorTarget
+from ...models.mirror_reports import WorkerReport
 from ...models.problem import PAUSED, Problem, conditions_with, is_paused, shown
 from ...state.cache import key_for
 from ...state.context import MirrorParts
@@ -44,7 +45,6 @@ from .promotion import (
     requested,
     running,
 )
-from .reports import WorkerReport
 
 AT_ONCE = 100
 """Topics promoted by one request."""

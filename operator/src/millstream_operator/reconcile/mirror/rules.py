@@ -17,7 +17,7 @@ from ...models import MirrorMaker, MirrorPatterns
 from ...models.conditions import ConditionType, Reason
 from ...models.mirror import MirrorTarget
 from ...models.problem import Problem
-from ...resources.mirror import Endpoint, own_sasl
+from ...resources.mirror import Endpoint, Mirrored, own_sasl
 from ...resources.pod_user import user_name
 from ...validation.overlap import Names, Shared, shared
 
@@ -107,9 +107,6 @@ def check(mirror: MirrorMaker, sources: Sequence[Endpoint], target: Endpoint) ->
                 f"{why}; add {source.name}[.].* to spec.topics.exclude",
             )
     return None
-
-
-Mirrored = tuple[MirrorMaker, Sequence[Endpoint], Endpoint]
 
 
 def check_name(mirror: MirrorMaker, target: Endpoint, others: Iterable[Mirrored]) -> Problem | None:

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 import msgspec
 
 from ...models import addresses
-from .reports import WorkerReport
+from ...models.mirror_reports import WorkerReport
 
 CONNECT_S, WHOLE_S = 1.0, 3.0
 MOST_BYTES = 8 << 20

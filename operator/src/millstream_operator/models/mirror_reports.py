@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from ...models.mirror import SetAside
-from ...models.words import count_of
+from .mirror import SetAside
+from .words import count_of
 
 
 class WorkerLag(msgspec.Struct, frozen=True):
@@ -25,7 +25,10 @@ class GapReport(msgspec.Struct, frozen=True, rename={"first": "from"}):
 
 
 class ProblemReport(msgspec.Struct, frozen=True):
-    """Why part of the desired records is not mirrored. ``reason``: one of ``plan.PROBLEMS``, or ``REJOINING``."""
+    """Why part of the desired records is not mirrored.
+
+    ``reason``: one of ``PROBLEMS`` in reconcile/mirror/plan.py, or ``REJOINING``.
+    """
 
     reason: str = ""
     message: str = ""
@@ -52,7 +55,7 @@ class SourceReport(msgspec.Struct, frozen=True, rename="camel"):
     replaced: tuple[str, ...] = ()
     """Topics that were deleted and created again in the source."""
     reason: str = ""
-    """The reason why it is not reachable: a key of ``REASONS`` in plan.py."""
+    """The reason why it is not reachable: a key of ``REASONS`` in reconcile/mirror/plan.py."""
     problems: tuple[ProblemReport, ...] = ()
     matched: int | None = None
     """Topics that the patterns select; None before the first look."""
