@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from ..models import ConsumerGroup
+from ..models import Cluster, ConsumerGroup
 from ..models.conditions import Reason
 from ..models.consumers import Consumers, Decide
 from ..models.problem import Problem
@@ -56,6 +56,9 @@ class LocalWorkloads:
     def __init__(self, data: DataFolder, *, changes: bool = True) -> None:
         self.data = data
         self.changes = changes
+
+    def address_of(self, services: GroupParts, cluster: Cluster) -> str:
+        return services.address_of(cluster)
 
     def run(
         self, services: GroupParts, group: ConsumerGroup, bootstrap: str, decide: Decide, *, paused: bool

@@ -46,6 +46,9 @@ def new_nonce() -> str:
 class Workloads(Protocol):
     """Runs the consumers of ConsumerGroups: as Deployments on Kubernetes, as processes on a laptop."""
 
+    def address_of(self, services: GroupParts, cluster: Cluster) -> str:
+        """The address at which consumers reach a Cluster's brokers."""
+
     def run(
         self, services: GroupParts, group: ConsumerGroup, bootstrap: str, decide: Decide, *, paused: bool
     ) -> Consumers:

@@ -19,7 +19,6 @@ from ...models.conditions import Reason
 from ...models.consumers import Consumers
 from ...models.keys import Key
 from ...models.problem import Problem, is_paused
-from ...resources.cluster import bootstrap_of
 from ...state.cache import key_for
 from ...state.context import GroupParts, Resources
 from ...state.group_memory import GroupMemory
@@ -36,7 +35,7 @@ from .reset_apply import Advanced, advance
 from .scaling import decide, load_of
 from .stuck import digest_of, standing
 from .workload import has_workload, with_consumers, workload_conditions
-from .workload_apply import Deployments
+from .workload_apply import workloads_of
 
 LAG_AGE_S = 8.5
 """At this age a lag is replaced by a new one, if a look takes as long as the one before it. The rest of the promised
@@ -54,7 +53,7 @@ def reconcile_groups(services: GroupParts, groups: Sequence[ConsumerGroup]) -> M
         admin = services.brokers_of(found.cluster)
         found.again.update(_delete(services, admin, found.deleted))
         times = services.offset_times.setdefault(address, OffsetTimes())
-        bootstrap = bootstrap_of(found.cluster) if services.workloads is None else address
+        bootstrap = workloads_of(services).address_of(services, found.cluster)
         found.again.update(_look(services, admin, times, found.wanted, bootstrap))
     return found.again
 
@@ -68,7 +67,7 @@ def _stop_forbidden(services: GroupParts, groups: Sequence[ConsumerGroup]) -> No
         cluster = find_cluster(services, group.namespace, group.spec.cluster_ref)
         forbidden = isinstance(cluster, Problem) and cluster.reason == Reason.NAMESPACE_NOT_ALLOWED
         if forbidden and has_workload(group) and not is_paused(group):
-            (services.workloads or Deployments()).stop(services, group)
+            workloads_of(services).stop(services, group)
 
 
 def conflict(services: Resources, group: ConsumerGroup, cluster: Cluster) -> Problem | None:
@@ -143,7 +142,7 @@ def run_workload(
     services: GroupParts, group: ConsumerGroup, bootstrap: str, seen: Observed | None
 ) -> Consumers | None:
     """Run the consumers of a group's workload; None if it has none. ``seen``: None while no broker responds."""
-    workloads = services.workloads or Deployments()
+    workloads = workloads_of(services)
     workload = group.spec.workload
     if workload is None:
         if group.status.selector is None or is_paused(group) or not workloads.stop(services, group):
@@ -197,7 +196,7 @@ def _delete(services: GroupParts, admin: KafkaAdmin, groups: Sequence[ConsumerGr
     """Delete the offsets of groups whose resource is being deleted, if its policy says so, and release the resource."""
     doomed = [group for group in groups if needs_cleanup(group)]
     again: dict[Key, float] = {}
-    workloads = services.workloads or Deployments()
+    workloads = workloads_of(services)
     stopping = {group.group_id: workloads.stop(services, group) for group in doomed if has_workload(group)}
     waits = {group_id: why for group_id, why in stopping.items() if why}
     empty = [group.group_id for group in doomed if group.group_id not in waits]

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from ...kubernetes.client import KubeError, Manifest
-from ...models import ConsumerGroup
+from ...models import Cluster, ConsumerGroup
 from ...models.conditions import Reason
 from ...models.consumers import Consumers, Decide
 from ...models.problem import Problem
 from ...resources import workload as resources
-from ...state.context import GroupParts
+from ...resources.cluster import bootstrap_of
+from ...state.context import GroupParts, Workloads
 from ..common.objects import NotOurs, bring, delete, find
 from ..common.pods import refused, trouble_of
 
 
 class Deployments:
     """Each workload is a Deployment that the resource owns."""
+
+    def address_of(self, services: GroupParts, cluster: Cluster) -> str:
+        return bootstrap_of(cluster)
 
     def run(
         self, services: GroupParts, group: ConsumerGroup, bootstrap: str, decide: Decide, *, paused: bool
@@ -48,6 +52,10 @@ class Deployments:
         delete(services.kube, resources.reference(group))
         names = [pod["metadata"]["name"] for pod in _pods(services, group)]
         return f"the consumers {', '.join(sorted(names)[:5])} to end" if names else ""
+
+
+def workloads_of(services: GroupParts) -> Workloads:
+    return services.workloads or Deployments()
 
 
 def _consumers(services: GroupParts, group: ConsumerGroup, live: Manifest, wanted: int) -> Consumers:
