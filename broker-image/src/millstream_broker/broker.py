@@ -75,7 +75,7 @@ from .security.acl.authorizer import AclAuthorizer, Authorizer
 from .security.audit.opening import audit_trail
 from .security.audit.trail import AuditTrail
 from .security.mechanisms.inter_broker import BrokerAuthenticator, InterBroker
-from .security.mechanisms.listeners import mechanisms_of
+from .security.mechanisms.listeners import check_files, mechanisms_of
 from .security.quotas.connection_rates import BROKER, ConnectionRates
 from .security.quotas.quotas import Quotas
 from .security.quotas.rates import Windows
@@ -393,6 +393,7 @@ async def start(config: BrokerConfig, open_shared: joining.OpenStore | None = No
     """
     addresses = Addresses(config)
     certificates = await asyncio.to_thread(_certificates, config, addresses)
+    await asyncio.to_thread(check_files, config, addresses.listeners)
     if open_shared is None:
         open_shared = joining.shared_store(config)
     is_single = open_shared is None
@@ -556,6 +557,7 @@ def _authorizer(config: BrokerConfig, coordination: Coordination, trail: AuditTr
         trail=trail,
     )
     authorizer.replace_all(coordination.acls.rules)
+    authorizer.report_lock_out()
     coordination.acls.on_changed, coordination.acls.on_loaded = authorizer.replace, authorizer.replace_all
     return authorizer
 

@@ -48,3 +48,9 @@ def test_keys_of_access_rules_have_no_effect_without_an_authorizer() -> None:
         ("super.users", why),
     ]
     assert BrokerConfig({**given, "authorizer.class.name": AUTHORIZERS[0]}).without_effect() == []
+
+
+def test_a_super_user_that_no_client_can_be_has_no_effect() -> None:
+    given = {"super.users": "User:admin;Group:admins", "authorizer.class.name": AUTHORIZERS[0]}
+    why = "Group:admins is no principal of a client: these begin with User:"
+    assert BrokerConfig(given).without_effect() == [("super.users", why)]

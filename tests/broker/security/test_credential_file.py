@@ -10,6 +10,8 @@ from typing import Any, cast
 
 import pytest
 
+from millstream_broker.broker import start
+from millstream_broker.config.config import BrokerConfig
 from millstream_broker.config.config_types import ConfigError
 from millstream_broker.coordination.entities import Entity
 from millstream_broker.security.credential_file import MAX_FILE_BYTES, CredentialFile
@@ -134,7 +136,24 @@ def test_a_file_that_cannot_be_used_is_named(tmp_path: Path, text: str | bytes |
         path.write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(ConfigError) as refused:
         CredentialFile(path)
-    assert str(refused.value).startswith(f"sasl.scram.credentials.location={path}: {problem}")
+    words = str(refused.value)
+    assert words.startswith(f"sasl.scram.credentials.location={path}: {problem}")
+    assert words.endswith("with the values of /config/users/USER and no password")
+
+
+async def test_a_broker_with_a_file_that_cannot_be_used_changes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "credentials"
+    path.write_text("alice SCRAM-SHA-512 password=open sesame")
+    config = {
+        "listeners": "PLAINTEXT://127.0.0.1:0",
+        "listener.security.protocol.map": "PLAINTEXT:SASL_PLAINTEXT",
+        "sasl.enabled.mechanisms": SHA_512.label,
+        "listener.name.plaintext.sasl.scram.credentials.location": str(path),
+        "log.dirs": str(tmp_path / "data"),
+    }
+    with pytest.raises(ConfigError, match=r"credentials: line 1: expected USER SCRAM-SHA-256"):
+        await start(BrokerConfig(config))
+    assert not (tmp_path / "data").exists()
 
 
 async def test_a_broker_serves_the_users_of_its_file_before_any_other_exists(tmp_path: Path) -> None:

@@ -22,7 +22,6 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from jwt.algorithms import ECAlgorithm, RSAAlgorithm
 
-from millstream_broker.broker import StartError
 from millstream_broker.config.addresses import Addresses
 from millstream_broker.config.config import BrokerConfig
 from millstream_broker.config.config_types import ConfigError
@@ -373,7 +372,7 @@ async def test_wrong_options_for_the_provider_are_named_at_the_start(
         f"{of_tokens}.sasl.oauthbearer.jwks.endpoint.url": "https://provider/keys",
         f"{of_tokens}.sasl.jaas.config": with_options(options),
     }
-    with pytest.raises(StartError, match=problem):
+    with pytest.raises(ConfigError, match=problem):
         async with running(tmp_path, config):
             pass
 

@@ -33,7 +33,7 @@ from .config_keys import (
     TOPIC_KEYS,
     TOPIC_PAIRS,
 )
-from .config_types import ConfigError, Contradiction, Key, Synonym, Value, as_text
+from .config_types import ConfigError, Contradiction, Key, Synonym, Value, as_text, principals_of
 from .jaas import parse_jaas
 from .listener_keys import BEGINNING, broker_key, listener_of, prefix, why_not_here
 from .sasl_keys import JAAS, PLAIN, USER
@@ -156,6 +156,9 @@ class BrokerConfig(_Config):
             if self.text(AUTHORIZER)
             else [name for name in (SUPER_USERS, ALLOWS_WITHOUT_ACL) if given.get(name)]
         )
+        of_no_client = [
+            each for each in principals_of(self.text(SUPER_USERS)) if not each.startswith("User:")
+        ]
         of_nobody = [
             name
             for name, value in given.items()
@@ -170,6 +173,10 @@ class BrokerConfig(_Config):
                 *(
                     (name, f"there are no access rules: set {AUTHORIZER} to {AUTHORIZERS[0]}")
                     for name in of_rules
+                ),
+                *(
+                    (SUPER_USERS, f"{each} is no principal of a client: these begin with User:")
+                    for each in of_no_client
                 ),
                 *(
                     (name, f'it names no user, so nobody can log in by it: add {USER}NAME="PASSWORD"')

@@ -25,6 +25,11 @@ KEY = "sasl.scram.credentials.location"
 MAX_FILE_BYTES = 1 << 20
 """Limit of a Secret in Kubernetes."""
 
+EXPECTED = (
+    "; a line is USER SCRAM-SHA-512 salt=…,stored_key=…,server_key=…,iterations=…, with the values of"
+    " /config/users/USER and no password"
+)
+
 Found = Mapping[tuple[str, ScramMechanism], tuple[ScramCredential, ...]]
 log = logging.getLogger(__name__)
 
@@ -40,7 +45,7 @@ class CredentialFile:
         try:
             self._found = read(path)
         except (OSError, ValueError) as error:
-            raise ConfigError(f"{KEY}={path}: {_words(error)}", KEY) from None
+            raise ConfigError(f"{KEY}={path}: {_words(error)}{EXPECTED}", KEY) from None
 
     def of(self, user: str, mechanism: ScramMechanism) -> tuple[ScramCredential, ...]:
         self._reload()

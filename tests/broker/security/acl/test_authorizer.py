@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from millstream_broker.config.config_keys import AUTHORIZERS
 from millstream_broker.security.acl import authorizer as module
 from millstream_broker.security.acl.authorizer import AclAuthorizer, Authorizer
 from millstream_broker.security.acl.config_rights import check_configuration
 from millstream_broker.security.session import ANONYMOUS, ClientSession, PeerBroker, anonymous
+from millstream_harness.in_process import running
 from millstream_kafka.acl import (
     CLUSTER_NAME,
     AccessControlEntry,
@@ -136,3 +140,52 @@ def test_the_configuration_of_brokers_needs_a_right_on_the_cluster(kind: int) ->
         check_configuration(authorizer, CLIENT, AclOperation.ALTER_CONFIGS, kind, "1")
     assert refused.value.code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     check_configuration(authorizer, CLIENT, AclOperation.ALTER_CONFIGS, 99, "1")
+
+
+ALTER = AclOperation.ALTER
+OF_CLUSTER = ResourcePattern(CLUSTER, "kafka-cluster")
+
+
+@pytest.mark.parametrize(
+    ("authorizer", "entries", "locked"),
+    [
+        (AclAuthorizer(), [], True),
+        (AclAuthorizer({"User:admin"}), [DENY_ALL], False),
+        (AclAuthorizer(allows_without_acl=True), [], False),
+        (AclAuthorizer(allows_without_acl=True), [allow(DESCRIBE)], True),
+        (AclAuthorizer(), [allow(DESCRIBE)], True),
+        (AclAuthorizer(), [allow(ALTER)], False),
+        (AclAuthorizer(), [allow(AclOperation.ALL)], False),
+        (AclAuthorizer(), [allow(ALTER), DENY_ALL], True),
+        (AclAuthorizer(), [allow(ALTER), DENY_ALL._replace(principal="User:bob")], False),
+        (AclAuthorizer(), [DENY_ALL._replace(principal="User:bob")], True),
+    ],
+)
+def test_rules_that_lock_everybody_out_are_detected(
+    authorizer: AclAuthorizer, entries: list[AccessControlEntry], locked: bool
+) -> None:
+    authorizer.replace(OF_CLUSTER, entries)
+    assert authorizer.locks_everybody_out is locked
+
+
+def test_a_rule_that_locks_everybody_out_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    authorizer = AclAuthorizer()
+    authorizer.replace(OF_CLUSTER, [allow(ALTER)])
+    authorizer.report_lock_out()
+    assert not caplog.records
+    for entries in ([allow(ALTER), DENY_ALL], [DENY_ALL]):
+        authorizer.replace(OF_CLUSTER, entries)
+    assert [each.getMessage() for each in caplog.records] == [
+        "no access rule lets anybody alter the cluster, and there is no super user, so nobody can create or delete a"
+        " rule: set super.users to User:NAME, and restart the brokers"
+    ]
+    authorizer.replace(OF_CLUSTER, [allow(ALTER)])
+    authorizer.replace(OF_CLUSTER, [])
+    assert len(caplog.records) == 2
+
+
+async def test_a_broker_whose_rules_nobody_can_change_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running(tmp_path, {"authorizer.class.name": AUTHORIZERS[0]}):
+        assert "set super.users to User:NAME" in caplog.text

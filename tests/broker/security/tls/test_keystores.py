@@ -143,6 +143,11 @@ Content = Callable[[Issued], str | bytes]
             "cannot be decrypted: ssl.keystore.password is wrong, or the file is damaged",
         ),
         (
+            {"keystore_type": "PKCS12"},
+            lambda one: one.pkcs12(PASSWORD),
+            "cannot be decrypted: ssl.keystore.password is not set, or the file is damaged",
+        ),
+        (
             {"keystore_type": "PEM", "keystore_key": "x"},
             lambda one: one.pem(),
             "is set, and so is ssl.keystore.key or ssl.keystore.certificate.chain: set only one of them",

@@ -13,15 +13,19 @@ authorizer (`of_api`). `permits` only asks: what a list may show, or whether ano
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from typing import Self
 
 from millstream_kafka.acl import (
+    ANY_PRINCIPAL,
     CLUSTER_NAME,
     OPERATIONS,
+    WILDCARD,
     AccessControlEntry,
     AclOperation,
+    PermissionType,
     ResourcePattern,
     ResourceType,
 )
@@ -31,6 +35,7 @@ from ..audit.trail import AuditTrail
 from ..session import ClientSession
 from .rules import HARDCODED, Decision, Rules
 
+log = logging.getLogger(__name__)
 MOST_DECISIONS = 32_768
 LONGEST_NAME = 256
 """Longest name whose decisions are remembered: clients choose names, of up to 32 KB."""
@@ -133,10 +138,39 @@ class AclAuthorizer(Authorizer):
         self.rules = Rules()
         self._decisions: dict[tuple[str, str, AclOperation, ResourceType, str | None], bool] = {}
         self._listeners: list[Callable[[], None]] = []
+        self._is_locked_out = False
+        """As last reported."""
 
     @property
     def version(self) -> int:
         return self.rules.version
+
+    @property
+    def locks_everybody_out(self) -> bool:
+        """Whether nobody has the right to create rules."""
+        if self.super_users:
+            return False
+        entries = self.rules.entries_of(ResourceType.CLUSTER)
+        if not entries:
+            return not self.allows_without_acl
+        altering = [each for each in entries if each.operation in (AclOperation.ALTER, AclOperation.ALL)]
+        is_denied = any(
+            (each.principal, each.host, each.permission_type)
+            == (ANY_PRINCIPAL, WILDCARD, PermissionType.DENY)
+            for each in altering
+        )
+        return is_denied or all(each.permission_type is PermissionType.DENY for each in altering)
+
+    def report_lock_out(self) -> None:
+        """Log when nobody has the right to create rules any more."""
+        if self.locks_everybody_out == self._is_locked_out:
+            return
+        self._is_locked_out = not self._is_locked_out
+        if self._is_locked_out:
+            log.warning(
+                "no access rule lets anybody alter the cluster, and there is no super user, so nobody can create or"
+                " delete a rule: set super.users to User:NAME, and restart the brokers"
+            )
 
     def of_api(self, api: str) -> Self:
         found = copy(self)  # it shares rules and decisions
@@ -158,6 +192,7 @@ class AclAuthorizer(Authorizer):
     def _changed(self) -> None:
         self._decisions.clear()
         self.rules.version += 1
+        self.report_lock_out()
         for changed in self._listeners:
             changed()
 

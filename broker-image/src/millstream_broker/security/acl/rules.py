@@ -135,6 +135,12 @@ class Rules:
             for name, pattern in of_type.prefixed.items():
                 yield ResourcePattern(resource_type, name, PatternType.PREFIXED), pattern.entries
 
+    def entries_of(self, resource_type: ResourceType) -> list[AccessControlEntry]:
+        """The rules of all resources of a type."""
+        of_type = self._types[resource_type]
+        patterns = (*of_type.literal.values(), *of_type.prefixed.values())
+        return [entry for pattern in patterns for entry in pattern.entries]
+
     def decide(
         self, principal: str, host: str, operation: AclOperation, resource_type: ResourceType, name: str
     ) -> Decision:

@@ -49,12 +49,11 @@ class ListenerMechanisms(Mapping[str, Authenticator]):
             self._supported[PLAIN] = PlainAuthenticator(
                 lambda: config.text(users) if config.is_set(users) else None
             )
-            location = self._config[LOCATION]
-            file = None if location is None else CredentialFile(Path(str(location)))
+            file = _credential_file(self._config)
             for mechanism in ScramMechanism:
                 self._supported[mechanism.label] = ScramAuthenticator(mechanism, credentials, secret, file)
             of_tokens = config.of_listener(listener.name, OAUTHBEARER)
-            if of_tokens[JWKS_URL] is not None or of_tokens[HANDLER] == UNSECURED:
+            if _has_tokens(of_tokens):
                 self._supported[OAUTHBEARER] = _of_tokens(of_tokens)
 
     def _enabled(self) -> list[str]:
@@ -80,6 +79,16 @@ class ListenerMechanisms(Mapping[str, Authenticator]):
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
+
+
+def _credential_file(config: ListenerConfig) -> CredentialFile | None:
+    """Raises ConfigError."""
+    location = config[LOCATION]
+    return None if location is None else CredentialFile(Path(str(location)))
+
+
+def _has_tokens(config: ListenerConfig) -> bool:
+    return config[JWKS_URL] is not None or config[HANDLER] == UNSECURED
 
 
 def _of_tokens(config: ListenerConfig) -> OAuthBearerAuthenticator:
@@ -109,6 +118,18 @@ def _of_tokens(config: ListenerConfig) -> OAuthBearerAuthenticator:
         longest_retry_s=config.integer(f"{of_keys}.retry.backoff.max.ms") / 1000,
     )
     return OAuthBearerAuthenticator(keys, expected)
+
+
+def check_files(config: BrokerConfig, listeners: Iterable[Listener]) -> None:
+    """Read what the mechanisms of the listeners need, so that a mistake is found before the broker joins its cluster.
+
+    Blocking. Raises ConfigError.
+    """
+    for listener in listeners:
+        if listener.has_sasl:
+            _credential_file(config.of_listener(listener.name))
+            if _has_tokens(of_tokens := config.of_listener(listener.name, OAUTHBEARER)):
+                _of_tokens(of_tokens)
 
 
 def mechanisms_of(

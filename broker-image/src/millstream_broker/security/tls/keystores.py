@@ -168,7 +168,8 @@ class _Store:
         try:
             return pkcs12.load_pkcs12(data, self.password)
         except (ValueError, UnsupportedAlgorithm):
-            what = f"cannot be decrypted: {self._named(self.password_key)} is wrong, or the file is damaged"
+            why = "is not set" if self.password is None else "is wrong"
+            what = f"cannot be decrypted: {self._named(self.password_key)} {why}, or the file is damaged"
             raise self.error(self.location_key, what) from None
 
 
