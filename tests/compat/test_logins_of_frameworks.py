@@ -1,4 +1,4 @@
-"""Kafka Streams, Connect and Kafka's tools log in over TLS, with the authorizer on.
+"""Spark, Kafka Streams, Connect, MirrorMaker 2 and Kafka's tools log in over TLS, with the authorizer on.
 
 Each has a user of its own way to log in, with the rights that its documentation lists.
 """
@@ -7,23 +7,50 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
 
 from millstream_harness.java import ROOT, fetched, java_command, run_kafka_tool
-from millstream_harness.logins import LoginBroker, Step, java_properties, login_broker
+from millstream_harness.logins import (
+    LoginBroker,
+    Step,
+    java_properties,
+    login_broker,
+    mirror_properties,
+    prefixed,
+    spark_options,
+)
+from millstream_harness.mirrormaker2 import MirrorMaker2Process
 from millstream_harness.scenario import eventually
+from millstream_harness.spark import as_configured, spark_session
 from millstream_kafka.acl import AclOperation
 
-pytestmark = [pytest.mark.soak, pytest.mark.timeout(400)]
+GATEWAY = "ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning"
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(900), pytest.mark.filterwarnings(GATEWAY)]
 
 FOLDER = Path(__file__).parent / "frameworks"
 JARS = ROOT / ".jars" / "frameworks"
-ARRIVAL_S = 120.0
+ARRIVAL_S = 300.0
 LINES = ["to be", "or not", "to be"]
+OVER_TLS = ("scram-512", "certificate")
+OWN = ("mm2-", "heartbeats", "source", "target")
+"""Beginnings of the names of MirrorMaker 2's own topics and groups. It has a worker, with a group and topics of its
+own, for the other direction as well, even if that is not enabled."""
+OPERATIONS = (
+    *(AclOperation.READ, AclOperation.WRITE, AclOperation.CREATE, AclOperation.DESCRIBE),
+    *(AclOperation.ALTER, AclOperation.DESCRIBE_CONFIGS, AclOperation.ALTER_CONFIGS),
+)
+Rights = Mapping[tuple[str, ...], tuple[AclOperation, ...]]
+RIGHTS_AT_SOURCE: Rights = {OWN: OPERATIONS, (): (AclOperation.DESCRIBE_CONFIGS,)}
+RIGHTS_AT_TARGET: Rights = {OWN: OPERATIONS, (): OPERATIONS}
+"""Operations on what begins with these names, or with that of the mirrored topic."""
 
 
 @pytest.fixture(scope="module")
@@ -65,10 +92,6 @@ def save(path: Path, properties: Mapping[str, str]) -> str:
     return str(path)
 
 
-def prefixed(prefix: str, properties: Mapping[str, str]) -> dict[str, str]:
-    return {f"{prefix}{key}": value for key, value in properties.items()}
-
-
 @contextmanager
 def running(command: list[str], output: Path) -> Iterator[None]:
     with output.open("wb") as file, subprocess.Popen(command, stdout=file, stderr=file) as process:
@@ -82,6 +105,71 @@ def running(command: list[str], output: Path) -> Iterator[None]:
 
 def named(broker: LoginBroker, login: str, name: str, scenario: str = "round-trip") -> Step:
     return broker.step(name, login, scenario)
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    with spark_session() as shared, as_configured(shared) as session:
+        session.conf.set("spark.sql.shuffle.partitions", "1")
+        yield session
+
+
+def source(step: Step) -> dict[str, str]:
+    return {
+        **spark_options(step),
+        "kafka.default.api.timeout.ms": "40000",
+        "startingOffsets": "earliest",
+    }
+
+
+def values(frame: DataFrame) -> list[str]:
+    return sorted(row.value for row in frame.selectExpr("CAST(value AS STRING) AS value").collect())
+
+
+@pytest.mark.parametrize("login", OVER_TLS)
+def test_spark_reads_a_topic_at_once_and_as_a_stream(
+    secured: LoginBroker, spark: SparkSession, login: str, tmp_path: Path
+) -> None:
+    step = named(secured, login, "spark")
+    secured.create([step.topic])
+    write(secured, step.topic)
+    assert values(spark.read.format("kafka").options(**source(step)).load()) == sorted(LINES)
+
+    def stream() -> list[str]:
+        query = (
+            spark.readStream.format("kafka")
+            .options(**source(step))
+            .load()
+            .writeStream.format("parquet")
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start(str(tmp_path / "table"))
+        )
+        assert query.awaitTermination(200), "still running"
+        return values(spark.read.parquet(str(tmp_path / "table")))
+
+    assert stream() == sorted(LINES)
+    write(secured, step.topic)
+    assert stream() == sorted(LINES * 2)
+
+
+@pytest.mark.parametrize(
+    ("login", "scenario", "reason"),
+    [
+        ("scram-512", "wrong-credential", "invalid credentials with SASL mechanism SCRAM-SHA-512"),
+        ("certificate", "wrong-credential", "SslAuthenticationException"),
+        ("scram-512", "untrusted-ca", "SSL handshake failed"),
+        ("scram-512", "forbidden-topic", "TopicAuthorizationException"),
+    ],
+)
+def test_spark_reports_what_is_wrong(
+    secured: LoginBroker, spark: SparkSession, login: str, scenario: str, reason: str
+) -> None:
+    step = named(secured, login, f"spark-{scenario}", scenario)
+    if scenario != "forbidden-topic":
+        secured.create([step.topic])
+    with pytest.raises((Py4JJavaError, PySparkException), match=reason):
+        values(spark.read.format("kafka").options(**source(step)).load())
 
 
 def test_streams_counts_words(secured: LoginBroker, tmp_path: Path) -> None:
@@ -134,6 +222,27 @@ def test_connect_writes_the_lines_of_a_file(secured: LoginBroker, tmp_path: Path
     main = "org.apache.kafka.connect.cli.ConnectStandalone"
     with running(java_command(main, *files, classpath=f"{fetched(JARS)}/*"), tmp_path / "connect.log"):
         arrives(secured, step.topic, [(None, line) for line in LINES])
+
+
+@pytest.mark.parametrize("login", OVER_TLS)
+def test_mirrormaker_2_logs_in_on_both_sides(secured: LoginBroker, login: str, tmp_path: Path) -> None:
+    with ExitStack() as opened:
+        (tmp_path / "target").mkdir()
+        target = opened.enter_context(login_broker(tmp_path / "target"))
+        here, there = (named(each, login, "mirror") for each in (secured, target))
+        for broker, rights in ((secured, RIGHTS_AT_SOURCE), (target, RIGHTS_AT_TARGET)):
+            for names, operations in rights.items():
+                broker.allow(login, names or [here.topic], *operations)
+        secured.create([here.topic])
+        write(secured, here.topic)
+        config = mirror_properties(here, there)
+        mirror = MirrorMaker2Process(tmp_path / "mirror", here.bootstrap, there.bootstrap, config)
+        opened.enter_context(mirror)
+        admin = AdminClient({"bootstrap.servers": target.broker.bootstrap, "log_level": 0})
+        eventually(
+            lambda: here.topic in admin.list_topics(timeout=10).topics, bool, "the mirrored topic", ARRIVAL_S
+        )
+        arrives(target, here.topic, [(None, line) for line in LINES])
 
 
 @pytest.mark.parametrize("login", ["plain", "scram-256"])

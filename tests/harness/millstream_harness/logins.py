@@ -236,13 +236,44 @@ async def _create(bootstrap: str, rules: Sequence[Acl]) -> None:
 
 
 def java_properties(step: Step) -> dict[str, str]:
-    """The step's credentials for programs with the Java client, by SCRAM or PLAIN."""
+    """The step's credentials for programs with the Java client, by SCRAM, PLAIN or a certificate."""
+    trust = {"ssl.truststore.type": "PEM", "ssl.truststore.location": step.ca}
+    if not step.mechanism:
+        own = {"ssl.keystore.type": "PEM", "ssl.keystore.location": step.certificate}
+        return {"security.protocol": "SSL", **own, **trust}
     module = PLAIN_MODULE if step.mechanism == "PLAIN" else SCRAM_MODULE
     password = step.password.replace("\\", "\\\\").replace('"', '\\"')
     return {
         "security.protocol": "SASL_SSL",
         "sasl.mechanism": step.mechanism,
         "sasl.jaas.config": f'{module} required username="{step.user}" password="{password}";',
-        "ssl.truststore.type": "PEM",
-        "ssl.truststore.location": step.ca,
+        **trust,
+    }
+
+
+def prefixed(prefix: str, properties: Mapping[str, str]) -> dict[str, str]:
+    return {f"{prefix}{key}": value for key, value in properties.items()}
+
+
+def spark_options(step: Step) -> dict[str, str]:
+    """Options of Spark's Kafka source and sink."""
+    return {
+        **prefixed("kafka.", java_properties(step)),
+        "kafka.bootstrap.servers": step.bootstrap,
+        "subscribe": step.topic,
+    }
+
+
+def mirror_properties(source: Step, target: Step) -> dict[str, str]:
+    """MirrorMaker 2 copies the source's topic, and the positions of its group."""
+    return {
+        "clusters": "source,target",
+        "source->target.enabled": "true",
+        "source->target.topics": source.topic,
+        "source->target.groups": source.group,
+        "sync.topic.acls.enabled": "false",
+        "source.bootstrap.servers": source.bootstrap,
+        **prefixed("source.", java_properties(source)),
+        "target.bootstrap.servers": target.bootstrap,
+        **prefixed("target.", java_properties(target)),
     }

@@ -60,7 +60,7 @@ class MirrorMaker2Process(Daemon):
     """One MirrorMaker 2; ``start``, ``stop`` (SIGTERM) and ``kill`` (SIGKILL) any number of times."""
 
     name = "MirrorMaker 2"
-    start_timeout_s = 180.0  # for a JVM that loads all of Kafka Connect, on few cores
+    start_timeout_s = 300.0  # for a JVM that loads all of Kafka Connect, on few cores
     stop_timeout_s = 60.0
 
     def __init__(
@@ -89,7 +89,8 @@ class MirrorMaker2Process(Daemon):
         if not list(kafka_jars().glob("connect-mirror-*.jar")):
             missing(f"MirrorMaker 2, which Apache Kafka {KAFKA_VERSION} has not published")
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.properties.write_text("".join(f"{key}={value}\n" for key, value in self.config.items()))
+        lines = (f"{key}={value}\n" for key, value in self.config.items())
+        self.properties.write_text("".join(lines).replace("\\", "\\\\"))
 
     def start(self) -> Self:
         """Start it and wait until it starts its connectors; RuntimeError with its output if it ends first."""
