@@ -73,6 +73,16 @@ def test_a_partition_without_a_replica_to_spare_blocks_and_is_named() -> None:
     assert plan_roll(pods(0), 3, 3 * held(isr=(0, 1)), ALIVE).blocked == f"{roll.blocked} and 2 more"
 
 
+def test_a_broker_that_zookeeper_refuses_restarts_though_isrs_have_none_to_spare() -> None:
+    """Such as one with a login from before: no other broker may follow it until it has the present one."""
+    alone = BrokersState({1: None}, 1)
+    roll = plan_roll(pods(0, 2), 3, held(isr=(1,)), alone)
+    assert roll.words == "restarting east-brokers-0 (ConfigurationChanged); 2 to go"
+    busy = Roll(blocked="waiting for ZooKeeper servers to be ready: z-1", is_usual=True)
+    assert plan_roll(pods(0, 2), 3, held(isr=(1,)), alone, busy).restart is None
+    assert plan_roll(pods(2, down=(0,)), 3, held(isr=(1,)), alone).restart is None, "one at a time"
+
+
 def test_a_minimum_that_leaves_none_to_spare_is_clamped() -> None:
     assert plan_roll(pods(0), 3, held(min_isr=3), ALIVE).restart is not None
     assert unreachable_minimums(held(min_isr=3)) == ["orders"]

@@ -263,3 +263,7 @@ def test_brokers_that_restrict_their_nodes_never_stop_it() -> None:
     look(east)
     assert step(east) == (True, True, True)
     assert annotations(east, "east-brokers")[ACCESS] == "Restricted"
+    pod = east.kube.objects["Pod", "east-brokers-1"]["metadata"]
+    pod["annotations"] = {key: value for key, value in pod["annotations"].items() if key != ACCESS}
+    look(east)
+    assert step(east) == (True, True, True)

@@ -13,7 +13,9 @@ a time, only
 A blocked roll reports what blocks it, and continues as soon as it can. A broker that is not ready and runs an old
 revision goes first: the update may repair it. A broker that has ended (its container does not run, or no broker of its
 number is registered) is restarted unconditionally, and so is any broker while none is ready. A broker that may still
-serve is restarted only if partitions keep their minimum ISR without it.
+serve is restarted only if partitions keep their minimum ISR without it. A ready broker that is not registered has lost
+ZooKeeper, and can lead or follow nothing until its restart: it goes before the others, whatever the ISRs are, but also
+only while all others are ready.
 """
 
 from __future__ import annotations
@@ -100,6 +102,9 @@ def plan_roll(
         return Roll(blocked=zookeeper.words, is_usual=is_usual, remaining=len(stale))
     if partitions is None:
         return Roll(blocked=NO_ANSWER, remaining=len(stale))
+    for pod in stale:
+        if _ended(pod, brokers):
+            return Roll(restart=pod, remaining=len(stale))
     in_use = list(partitions)
     controller = brokers.controller if brokers is not None else None
     waits = ""
