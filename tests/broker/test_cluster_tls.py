@@ -54,7 +54,10 @@ def secured(tmp_path: Path, client: dict[str, str], protocol: str) -> Iterator[I
             "listeners": f"SSL://127.0.0.1:{fixed_port()},CHECK://127.0.0.1:{fixed_port()}",
             "listener.security.protocol.map": f"SSL:{protocol},CHECK:PLAINTEXT",
             "inter.broker.listener.name": "SSL",
-            **tls_keys(keystore, tmp_path / "ca.pem"),
+            **{
+                f"listener.name.ssl.{key}": value
+                for key, value in tls_keys(keystore, tmp_path / "ca.pem").items()
+            },
             "listener.name.ssl.ssl.client.auth": "required",
         }
     with cluster:
@@ -169,3 +172,37 @@ def test_brokers_authenticate_by_their_secret_inside_tls(secured: InProcessClust
         if each.listener == "SSL"
     }
     assert peers == {"Broker:1", "Broker:2", "Broker:3"}
+
+
+@pytest.mark.parametrize("protocol", ["PLAINTEXT"])
+def test_the_listener_for_brokers_gets_tls_one_broker_after_the_other(
+    tmp_path: Path, secured: InProcessCluster
+) -> None:
+    """Each has a certificate there before the first changes; clients use the other listener."""
+    clear = {
+        number: broker.config["listeners"].rpartition("://")[2] for number, broker in secured.brokers.items()
+    }
+    everywhere = ",".join(clear.values())
+    admin = AdminClient({"bootstrap.servers": everywhere})
+    admin.create_topics([NewTopic("t", 3, 3)], request_timeout=30)["t"].result(60)
+
+    def in_sync(number: int) -> bool:
+        def isrs() -> list[int]:
+            topics = secured.brokers[number].on_loop.broker.replicas.metadata.state.topics
+            return [len(each.isr) for each in topics["t"].partitions] if "t" in topics else []
+
+        return background_loop().call(isrs) == [3, 3, 3]
+
+    with Load(everywhere, "t", partitions=range(3), pause_s=0.002) as load:
+        for number, broker in secured.brokers.items():
+            broker.stop()
+            broker.config["listener.security.protocol.map"] = "SSL:SSL,CHECK:PLAINTEXT"
+            broker.start()
+            for other in secured.brokers:
+                wait(lambda other=other: in_sync(other), f"all replicas, with broker {number} restarted")  # type: ignore[misc]
+    assert load.ledger.failed == []
+    check(clear[1], "t", [load])
+    for number in secured.brokers:
+        found = [each for each in connections(secured, number) if each.listener == "SSL"]
+        assert found
+        assert {each.authentication.session.peer_broker is not None for each in found} == {True}

@@ -39,7 +39,7 @@ from .cluster.forwarding import Forwarding
 from .cluster.generations import Generations
 from .cluster.lost_data import LostData
 from .cluster.own_connection import OwnConnection
-from .config.addresses import Addresses
+from .config.addresses import Addresses, is_prepared
 from .config.config import BrokerConfig, Listener
 from .config.config_keys import ALLOWS_WITHOUT_ACL, AUTHORIZER, SUPER_USERS
 from .config.config_types import ConfigError, principals_of
@@ -486,7 +486,8 @@ async def _join(
 
 def _certificates(config: BrokerConfig, addresses: Addresses) -> Certificates | None:
     """The certificates of the listeners with TLS, None without any. Blocking. Raises ConfigError."""
-    if not any(listener.is_encrypted for listener in addresses.listeners):
+    has_tls = any(listener.is_encrypted for listener in addresses.listeners)
+    if not has_tls and not is_prepared(config, addresses.inter_broker):
         return None
     from .security.tls.certificates import Certificates  # its libraries take memory
 

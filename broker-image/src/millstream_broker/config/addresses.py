@@ -12,7 +12,7 @@ from .config import BrokerConfig, Listener, parse_address, parse_listeners
 from .config_types import ConfigError
 from .listener_keys import prefix
 from .sasl_keys import HANDLER, JAAS, JWKS_URL, OAUTHBEARER, PLAIN, UNSECURED
-from .tls_keys import CERTIFICATE
+from .tls_keys import CERTIFICATE, TRUST
 
 
 class Addresses:
@@ -86,6 +86,13 @@ def _check_security(config: BrokerConfig, listener: Listener, *, is_for_brokers:
             )
     if listener.has_sasl and OAUTHBEARER in values.strings(mechanisms):
         _check_tokens(config, listener)
+
+
+def is_prepared(config: BrokerConfig, listener: str) -> bool:
+    """Whether a listener has keys of its own for TLS, whatever its security protocol is now."""
+    values, own = config.of_listener(listener), prefix(listener)
+    stores = (CERTIFICATE, TRUST)
+    return all(any(values.name_of(key) == own + key for key in keys) for keys in stores)
 
 
 def _check_tokens(config: BrokerConfig, listener: Listener) -> None:

@@ -14,6 +14,8 @@ CLIENT_AUTHENTICATION = ("required", "requested", "none")
 
 CERTIFICATE = ("ssl.keystore.location", "ssl.keystore.certificate.chain")
 """The keys that give a listener its certificate: one of them is set."""
+TRUST = ("ssl.truststore.location", "ssl.truststore.certificates")
+"""The keys that give a listener the authorities that it trusts."""
 
 
 def _key(name: str, type_: Type, default: str | list[str] | None, doc: str, rule: Rule | None = None) -> Key:

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from cryptography import x509
 
+from ...config.addresses import is_prepared
 from ...config.config import BrokerConfig, Listener, ListenerConfig
 from ...config.config_types import ConfigError
 from ...config.tls_keys import TLS_KEYS
@@ -76,7 +77,11 @@ class _Watched:
 
 
 class Certificates:
-    """The certificates of a broker's listeners."""
+    """The certificates of a broker's listeners.
+
+    A listener for brokers in plain text that has keys for TLS of its own is among them: with these, this broker connects
+    to those whose listener of the same name has TLS already, so a cluster may change it one broker after the other.
+    """
 
     def __init__(self, config: BrokerConfig, listeners: Iterable[Listener], inter_broker: str) -> None:
         """Blocking. Raises ConfigError."""
@@ -89,6 +94,7 @@ class Certificates:
             )
             for listener in listeners
             if listener.is_encrypted
+            or (listener.name == inter_broker and is_prepared(config, inter_broker))
         }
         self._reloading = asyncio.Lock()
         for watched in self._watched.values():
