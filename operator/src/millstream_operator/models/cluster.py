@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import ClassVar, Literal
 
 from msgspec import field
@@ -108,6 +109,21 @@ class CertificateAuthority(Spec, frozen=True):
     rotate: RotateAuthority | None = None
 
 
+class PlatformTls(StrEnum):
+    """How far TLS is between brokers, and of the operator: values of an annotation of pods."""
+
+    NONE = ""
+    PREPARED = "prepared"
+    """Brokers have the platform's listener, and certificates to connect to brokers that are further."""
+    ON = "on"
+    """The brokers' own listener has TLS, too."""
+
+    @property
+    def has_listener(self) -> bool:
+        """Whether brokers have the platform's listener, which always has TLS."""
+        return self is not PlatformTls.NONE
+
+
 class ClusterSpec(Spec, frozen=True):
     image: str | None = None
     brokers: Brokers = field(default_factory=Brokers)
@@ -122,7 +138,8 @@ class ClusterSpec(Spec, frozen=True):
     allowed_namespaces: tuple[str, ...] = ()
     rotate: Rotate | None = None
     platform_login: ClassVar[bool] = False
-    """Whether the listener for brokers asks the operator for a login."""
+    """Whether brokers ask the operator for a login."""
+    platform_tls: ClassVar[PlatformTls] = PlatformTls.NONE
 
     @property
     def internal(self) -> Listener:
@@ -143,8 +160,8 @@ class ClusterSpec(Spec, frozen=True):
 
     @property
     def is_encrypted(self) -> bool:
-        """Whether any listener speaks TLS."""
-        return any(listener.is_encrypted for listener in self.listeners)
+        """Whether any listener speaks TLS, the platform's included."""
+        return self.platform_tls.has_listener or any(listener.is_encrypted for listener in self.listeners)
 
     @property
     def administrators(self) -> frozenset[str]:
@@ -158,6 +175,18 @@ class SpecWithLogin(ClusterSpec, frozen=True):
     """A spec as the operator carries it out where it logs in (reconcile/cluster/platform.py)."""
 
     platform_login: ClassVar[bool] = True
+
+
+class SpecPrepared(SpecWithLogin, frozen=True):
+    """The same, on the way to TLS."""
+
+    platform_tls: ClassVar[PlatformTls] = PlatformTls.PREPARED
+
+
+class SpecWithTls(SpecWithLogin, frozen=True):
+    """The same, with TLS between brokers."""
+
+    platform_tls: ClassVar[PlatformTls] = PlatformTls.ON
 
 
 class BrokerCount(Status, frozen=True):
@@ -174,11 +203,15 @@ class ListenerStatus(Status, frozen=True):
 
 
 class PlatformStatus(Status, frozen=True):
-    """How the operator connects: where, and the Secret with its password. ``internal``: the Internal listener."""
+    """How the operator connects: where, and the Secret with its password. ``internal``: the Internal listener.
+
+    ``ca_secret``: the Secret with the authorities to trust, None without TLS.
+    """
 
     bootstrap: str
     secret: str
     internal: Literal["Open", "Closed"]
+    ca_secret: str | None = None
 
 
 class ClusterStatus(Status, frozen=True):

@@ -39,7 +39,7 @@ class ListenerAuthentication(Spec, frozen=True):
 
 class Listener(Spec, frozen=True):
     """``allow_plaintext``: the API server requires it of external listeners that are new or change. A stored listener
-    without it keeps working. ``port``: the API server refuses 9091 in the same way."""
+    without it keeps working. ``port``: the API server refuses 9090 and 9091 in the same way."""
 
     name: str
     type: Literal["Internal", "NodePort", "LoadBalancer"]

@@ -16,7 +16,9 @@ from collections.abc import Mapping
 
 from ..models import Cluster
 from ..models.addresses import host_port
+from ..models.cluster import PlatformTls
 from .listeners import (
+    PLATFORM,
     REPLICATION,
     Address,
     Addresses,
@@ -24,6 +26,7 @@ from .listeners import (
     broker_host,
     external_listeners,
     kafka_name,
+    platform_port,
     replication_port,
 )
 from .owned import digest
@@ -108,14 +111,15 @@ def pod_name(cluster: Cluster, broker: int) -> str:
 
 def broker_config(cluster: Cluster) -> dict[str, str]:
     """server.properties, from the user's configuration and ours."""
+    keystore, truststore = f"{TLS_FOLDER}/broker-${{env:POD_INDEX}}.pem", f"{TLS_FOLDER}/ca.crt"
     config = {
         **cluster.spec.config,
         **_authorization(cluster),
         "log.dirs": DATA,
-        **_listeners(cluster, {REPLICATION: replication_port(cluster)}),
+        **_listeners(cluster, _own_listeners(cluster)),
         **_mechanisms(cluster),
-        **certificate_files(cluster, f"{TLS_FOLDER}/broker-${{env:POD_INDEX}}.pem", f"{TLS_FOLDER}/ca.crt"),
-        **_platform(cluster),
+        **certificate_files(cluster, keystore, truststore),
+        **_platform(cluster, keystore, truststore),
         "inter.broker.listener.name": REPLICATION,
         "http.listener": f":{HTTP_PORT}",
     }
@@ -147,16 +151,39 @@ def _zookeeper(cluster: Cluster) -> dict[str, str]:
     return config
 
 
-def _platform(cluster: Cluster) -> dict[str, str]:
-    """The brokers' own listener serves the operator, too, who needs its password there."""
+def _own_listeners(cluster: Cluster) -> dict[str, tuple[int, str]]:
+    """Port and security protocol of the listeners that the spec does not have.
+
+    While TLS is being prepared, the operator may still be at the brokers' listener.
+    """
+    tls, has_login = cluster.spec.platform_tls, cluster.spec.platform_login
+    plain = "SASL_PLAINTEXT" if has_login else "PLAINTEXT"
+    found = {REPLICATION: (replication_port(cluster), "SSL" if tls is PlatformTls.ON else plain)}
+    if tls.has_listener:
+        found[PLATFORM] = (platform_port(cluster), "SASL_SSL")
+    return found
+
+
+def _platform(cluster: Cluster, keystore: str, truststore: str) -> dict[str, str]:
+    """The listeners of brokers and operator, who needs its password there.
+
+    Brokers verify each other's certificates both ways. They connect to addresses of pods, which no certificate has.
+    """
     if not cluster.spec.platform_login:
         return {}
-    prefix = f"listener.name.{REPLICATION.lower()}.sasl"
-    return {
-        f"{prefix}.enabled.mechanisms": "SCRAM-SHA-512",
-        f"{prefix}.scram.credentials.location": f"{PLATFORM_FOLDER}/{PLATFORM_FILE}",
-        **_with_operator(cluster),
-    }
+    found = _with_operator(cluster)
+    for name, (_, protocol) in _own_listeners(cluster).items():
+        prefix = f"listener.name.{name.lower()}"
+        if protocol.startswith("SASL"):
+            found[f"{prefix}.sasl.enabled.mechanisms"] = "SCRAM-SHA-512"
+            found[f"{prefix}.sasl.scram.credentials.location"] = f"{PLATFORM_FOLDER}/{PLATFORM_FILE}"
+        if cluster.spec.platform_tls.has_listener:
+            is_for_brokers = name == REPLICATION
+            values = _tls_keys(keystore, truststore, "required" if is_for_brokers else "none")
+            if is_for_brokers:
+                values["ssl.endpoint.identification.algorithm"] = ""
+            found |= {f"{prefix}.{key}": value for key, value in values.items()}
+    return found
 
 
 def _with_operator(cluster: Cluster) -> dict[str, str]:
@@ -182,18 +209,22 @@ def certificate_files(cluster: Cluster, keystore: str, truststore: str) -> dict[
     found: dict[str, str] = {}
     for listener in cluster.spec.listeners:
         if listener.is_encrypted:
-            values = {
-                "ssl.keystore.type": "PEM",
-                "ssl.keystore.location": keystore,
-                "ssl.truststore.type": "PEM",
-                "ssl.truststore.location": truststore,
-                "ssl.client.auth": "required" if listener.needs_certificate else "none",
-                # the operator decides which names a certificate has
-                "ssl.allow.san.changes": "true",
-            }
+            values = _tls_keys(keystore, truststore, "required" if listener.needs_certificate else "none")
             prefix = f"listener.name.{kafka_name(listener).lower()}"
             found |= {f"{prefix}.{key}": value for key, value in values.items()}
     return found
+
+
+def _tls_keys(keystore: str, truststore: str, client_auth: str) -> dict[str, str]:
+    return {
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": keystore,
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": truststore,
+        "ssl.client.auth": client_auth,
+        # the operator decides which names a certificate has
+        "ssl.allow.san.changes": "true",
+    }
 
 
 AUTHORIZATION = ("authorizer.class.name", "super.users")
@@ -221,6 +252,8 @@ def own_config(cluster: Cluster, broker: int, addresses: Addresses) -> dict[str,
         f"{REPLICATION}://${{env:POD_IP}}:{replication_port(cluster)}",
         f"{kafka_name(inside)}://{broker_host(cluster, broker)}:{inside.port}",
     ]
+    if cluster.spec.platform_tls.has_listener:
+        advertised.append(f"{PLATFORM}://{broker_host(cluster, broker)}:{platform_port(cluster)}")
     for listener in external_listeners(cluster):
         address = addresses[listener.name, broker]
         advertised.append(f"{kafka_name(listener)}://{_advertised(address)}")
@@ -277,6 +310,8 @@ def user_hash(cluster: Cluster) -> str:
         given.append(encrypted)
     if cluster.spec.platform_login:
         given.append("platform")
+    if tls := cluster.spec.platform_tls:
+        given.append(f"platform-tls-{tls}")
     if zookeeper is not None and (zookeeper.authentication is not None or zookeeper.tls is not None):
         given.append([zookeeper.authentication, zookeeper.tls is not None])
     return digest(given)
@@ -295,15 +330,13 @@ def listeners_hash(cluster: Cluster) -> str:
     )
 
 
-def _listeners(cluster: Cluster, others: Mapping[str, int]) -> dict[str, str]:
-    """``others``: ports of listeners without TLS that the spec does not have."""
-    given = all_listeners(cluster)
-    ports = {**{kafka_name(listener): listener.port for listener in given}, **others}
-    protocols = {kafka_name(listener): listener.protocol for listener in given}
-    protocols |= dict.fromkeys(others, "SASL_PLAINTEXT" if cluster.spec.platform_login else "PLAINTEXT")
+def _listeners(cluster: Cluster, others: Mapping[str, tuple[int, str]]) -> dict[str, str]:
+    """``others``: port and protocol of listeners that the spec does not have."""
+    given = {kafka_name(one): (one.port, one.protocol) for one in all_listeners(cluster)}
+    found = given | dict(others)
     return {
-        "listeners": ",".join(f"{name}://:{port}" for name, port in ports.items()),
-        "listener.security.protocol.map": ",".join(map(":".join, protocols.items())),
+        "listeners": ",".join(f"{name}://:{port}" for name, (port, _) in found.items()),
+        "listener.security.protocol.map": ",".join(f"{name}:{kind}" for name, (_, kind) in found.items()),
     }
 
 

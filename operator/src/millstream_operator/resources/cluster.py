@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ..models import Cluster, Quantity
+from ..models.cluster import PlatformTls
 from . import platform, zookeeper_login
 from .broker_config import (
     CONFIG_FOLDER,
@@ -39,7 +40,7 @@ from .broker_config import (
     user_hash,
 )
 from .certificates import certificates_volume
-from .listeners import Addresses, all_listeners, replication_port
+from .listeners import Addresses, all_listeners, operator_port, platform_ports, replication_port
 from .owned import (
     RELEASE,
     SPEC_HASH,
@@ -81,7 +82,7 @@ def bootstrap_of(cluster: Cluster) -> str:
 
 def platform_bootstrap_of(cluster: Cluster) -> str:
     """The address at which the operator connects first, with its password."""
-    return f"{cluster.name}-bootstrap.{cluster.namespace}.svc:{replication_port(cluster)}"
+    return f"{cluster.name}-bootstrap.{cluster.namespace}.svc:{operator_port(cluster)}"
 
 
 def config_map(
@@ -109,7 +110,9 @@ def bootstrap_service(cluster: Cluster) -> Manifest:
     spec = {"type": "ClusterIP", "selector": selector(cluster)}
     ports = {"kafka": cluster.spec.internal.port}
     if cluster.spec.platform_login:
-        ports["platform"] = replication_port(cluster)
+        if cluster.spec.platform_tls is not PlatformTls.ON:
+            ports["platform"] = replication_port(cluster)
+        ports |= platform_ports(cluster)
     return service(cluster, f"{cluster.name}-bootstrap", spec, ports)
 
 
@@ -150,6 +153,8 @@ def stateful_set(
         is_open = cluster.spec.internal.is_open
         template["metadata"]["annotations"][platform.STAGE] = platform.OPEN if is_open else platform.CLOSED
     template["metadata"]["annotations"] |= zookeeper_login.pod_annotations(cluster)
+    if tls := cluster.spec.platform_tls:
+        template["metadata"]["annotations"][platform.TLS_STAGE] = str(tls)
     template["metadata"]["annotations"] |= {
         TEMPLATE_HASH: digest(template),
         CONFIG_HASH: restart_hash(cluster),
@@ -235,6 +240,10 @@ def _pod_spec(
                         for listener in all_listeners(cluster)
                     ),
                     {"name": "9091-brokers", "containerPort": replication_port(cluster)},
+                    *(
+                        {"name": "9090-platform", "containerPort": port}
+                        for port in platform_ports(cluster).values()
+                    ),
                     {"name": "http", "containerPort": HTTP_PORT},
                 ],
                 "resources": resources_of(cluster.spec.brokers.resources),

@@ -9,6 +9,8 @@ front of all of them for the first connection:
 
 The advertised addresses outside may be overridden: by a pattern for all brokers, and for single ones.
 
+With TLS inside Kubernetes, the operator has a listener of its own, at the addresses of the Internal one.
+
 Brokers have a separate listener for each other, and advertise their pod's own address for it. The proof that a process
 has ended needs this: nothing in between may accept or refuse connections in the place of a broker. A Service would: it
 refuses them as long as it has no endpoint.
@@ -17,6 +19,7 @@ refuses them as long as it has no endpoint.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any, NamedTuple
 
 from ..models import Cluster, Listener
@@ -38,6 +41,8 @@ Addresses = Mapping[tuple[str, int], Address]
 REPLICATION = "REPLICATION-9091"
 """The brokers' own listener, as Kafka writes it, whatever its port; users' listeners have no hyphen there."""
 REPLICATION_PORT = 9091
+PLATFORM = "PLATFORM-9090"
+"""The operator's listener with TLS."""
 
 
 def all_listeners(cluster: Cluster) -> tuple[Listener, ...]:
@@ -46,8 +51,24 @@ def all_listeners(cluster: Cluster) -> tuple[Listener, ...]:
 
 def replication_port(cluster: Cluster) -> int:
     """The port of the brokers' own listener: a free one, because an older Cluster's listener may have its port."""
+    return _own_ports(cluster)[0]
+
+
+def platform_port(cluster: Cluster) -> int:
+    """The port of the operator's listener with TLS: the next free one."""
+    return _own_ports(cluster)[1]
+
+
+def _own_ports(cluster: Cluster) -> list[int]:
     taken = {listener.port for listener in all_listeners(cluster)}
-    return next(port for port in range(REPLICATION_PORT, 1023, -1) if port not in taken)
+    free = (port for port in range(REPLICATION_PORT, 1023, -1) if port not in taken)
+    return list(islice(free, 2))
+
+
+def operator_port(cluster: Cluster) -> int:
+    """Where the operator logs in."""
+    has_tls = cluster.spec.platform_tls.has_listener
+    return platform_port(cluster) if has_tls else replication_port(cluster)
 
 
 def external_listeners(cluster: Cluster) -> tuple[Listener, ...]:
@@ -76,10 +97,15 @@ def broker_services(cluster: Cluster, brokers: int) -> list[Manifest]:
                 # A broker may lead before Kubernetes notices that it is ready.
                 "publishNotReadyAddresses": True,
             },
-            {"kafka": cluster.spec.internal.port},
+            {"kafka": cluster.spec.internal.port, **platform_ports(cluster)},
         )
         for broker in range(brokers)
     ]
+
+
+def platform_ports(cluster: Cluster) -> dict[str, int]:
+    """The operator's listener with TLS, for Services inside Kubernetes."""
+    return {"platform-tls": platform_port(cluster)} if cluster.spec.platform_tls.has_listener else {}
 
 
 def _broker_service_name(cluster: Cluster, broker: int) -> str:

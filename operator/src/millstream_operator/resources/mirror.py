@@ -35,7 +35,8 @@ FOLDER = "/etc/millstream"
 CONFIG_FILE = "mirror.json"
 CONFIG_HASH = "millstream.dev/config"
 LOGS_IN = "millstream.dev/logs-in"
-"""Annotation of workers: the Clusters where they log in as their own user, as NAMESPACE/NAME,…"""
+"""Annotation of workers: the Clusters where they log in as their own user, as NAMESPACE/NAME,…, with TLS as
+NAMESPACE/NAME/tls."""
 USER = 1000
 WORKERS = {"app.kubernetes.io/name": "millstream-mirror"}
 """Label of the workers of all MirrorMakers."""
@@ -65,11 +66,12 @@ Mirrored = tuple[MirrorMaker, Sequence[Endpoint], Endpoint]
 @dataclass(frozen=True, slots=True)
 class MirrorLogin:
     """The workers' own user. ``secret``: has the password, whose number is ``version``; ``clusters``: where it is used,
-    as "NAMESPACE/NAME"."""
+    as "NAMESPACE/NAME", and ``encrypted`` those of them with TLS."""
 
     secret: str
     version: int
     clusters: tuple[str, ...]
+    encrypted: frozenset[str] = frozenset()
 
 
 def object_name(mirror: MirrorMaker) -> str:
@@ -206,6 +208,21 @@ def login_secret(mirror: MirrorMaker) -> str:
     return f"{object_name(mirror)}-user"
 
 
+def own_trust(mirror: MirrorMaker) -> str:
+    """The Secret with the authorities of Clusters where the workers log in with TLS, each in a key of its own."""
+    return f"{object_name(mirror)}-trust"
+
+
+def trust_key(cluster: str) -> str:
+    """``cluster``: "NAMESPACE/NAME"."""
+    return f"{cluster.replace('/', '.')}.crt"
+
+
+def own_tls(mirror: MirrorMaker, cluster: str) -> MirrorTls:
+    authorities = SecretKey(name=own_trust(mirror), key=trust_key(cluster))
+    return MirrorTls(ca_certificates=(SecretValue(secret_key_ref=authorities),))
+
+
 def own_sasl(mirror: MirrorMaker, user: str) -> MirrorSasl:
     """The login of the workers' own user."""
     password = SecretKey(name=login_secret(mirror), key=PASSWORD)
@@ -224,7 +241,8 @@ def deployment(
     annotations: dict[str, str] = {}
     if login is not None:
         keys.append(SecretKey(name=login.secret, key=PASSWORD))
-        annotations[LOGS_IN] = ",".join(login.clusters)
+        keys += [SecretKey(name=own_trust(mirror), key=trust_key(one)) for one in sorted(login.encrypted)]
+        annotations[LOGS_IN] = ",".join(_access(one, one in login.encrypted) for one in login.clusters)
         text += str(login.version)
     annotations[CONFIG_HASH] = hashlib.sha256(text.encode()).hexdigest()[:16]
     template = with_template(
@@ -248,11 +266,15 @@ def deployment(
     }
 
 
-def logs_in(deployment: Mapping[str, Any], cluster: str) -> bool:
-    """Whether all workers log in at a Cluster, named "NAMESPACE/NAME"."""
+def _access(cluster: str, has_tls: bool) -> str:
+    return f"{cluster}/tls" if has_tls else cluster
+
+
+def logs_in(deployment: Mapping[str, Any], cluster: str, *, has_tls: bool = False) -> bool:
+    """Whether all workers log in at a Cluster, named "NAMESPACE/NAME", with TLS or without."""
     metadata, spec, status = (deployment.get(key) or {} for key in ("metadata", "spec", "status"))
     annotations = spec["template"]["metadata"].get("annotations") or {}
-    if cluster not in annotations.get(LOGS_IN, "").split(","):
+    if _access(cluster, has_tls) not in annotations.get(LOGS_IN, "").split(","):
         return False
     is_seen: bool = status.get("observedGeneration", 0) >= metadata.get("generation", 0)
     return is_seen and bool(status.get("replicas", 0) == status.get("updatedReplicas", 0))

@@ -18,10 +18,11 @@ from collections.abc import Sequence
 import msgspec
 
 from ..models import Cluster
+from ..models.cluster import PlatformTls
 from ..models.listeners import Listener, Peer
 from . import mirror, zookeeper
 from .broker_config import HTTP_PORT, broker_set_name
-from .listeners import all_listeners, replication_port
+from .listeners import all_listeners, platform_port, replication_port
 from .owned import Manifest, metadata, selector
 
 OPERATOR = {"app.kubernetes.io/name": "millstream", "app.kubernetes.io/component": "operator"}
@@ -40,8 +41,11 @@ def network_policies(cluster: Cluster, operator_namespace: str | None) -> list[M
 def _to_brokers(cluster: Cluster, operator_namespace: str | None) -> list[Manifest]:
     operator = _operator(operator_namespace)
     brokers = _pods(cluster, "broker")
+    tls = cluster.spec.platform_tls
     platform = [*operator, *_with_user(cluster)] if cluster.spec.platform_login else []
-    rules = [_rule([replication_port(cluster)], [brokers, *platform])]
+    rules = [_rule([replication_port(cluster)], [brokers, *(() if tls is PlatformTls.ON else platform)])]
+    if tls.has_listener:
+        rules.append(_rule([platform_port(cluster)], platform))
     for listener in all_listeners(cluster):
         if peers := _peers(listener.network_policy_peers):
             # brokers from before they had a listener of their own reach each other there

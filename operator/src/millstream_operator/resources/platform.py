@@ -26,6 +26,8 @@ MECHANISM: Final = ScramMechanism.SCRAM_SHA_512
 STAGE: Final = "millstream.dev/platform-listener"
 """Annotation of brokers whose listener for brokers asks for a login; its value is the Internal listener's stage."""
 OPEN, CLOSED = "internal-open", "internal-closed"
+TLS_STAGE: Final = "millstream.dev/platform-tls"
+"""Annotation of brokers with the operator's listener; its value is a PlatformTls."""
 
 
 @dataclass(frozen=True, slots=True)

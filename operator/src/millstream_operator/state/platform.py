@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from millstream_kafka.client.security import Credential, Sasl, Security
+from millstream_kafka.client.security import Credential, Sasl, Security, Tls
 
 from ..kafka.client_config import ClientConfig
 from ..kubernetes.client import Kube
 from ..kubernetes.credentials import SecretCredential
 from ..models import Cluster
+from ..models.cluster import PlatformStatus
 from ..resources.broker_config import OPERATOR_USER
+from ..resources.certificates import CA
 from ..resources.cluster import bootstrap_of
 from ..resources.platform import MECHANISM
 
@@ -20,15 +22,19 @@ def platform_client(kube: Kube, cluster: Cluster) -> ClientConfig:
     platform = cluster.status.platform
     if platform is None:
         return ClientConfig(bootstrap_of(cluster))
-    return ClientConfig(platform.bootstrap, with_password(kube, cluster, platform.secret))
+    return ClientConfig(platform.bootstrap, with_password(kube, cluster, platform))
 
 
 @dataclass(frozen=True, slots=True)
 class PodAccess:
-    """How pods of ours connect to a Cluster: where, and whether as a user of their own."""
+    """How pods of ours connect to a Cluster: where, and whether as a user of their own.
+
+    ``ca_secret``: the Secret in the Cluster's namespace with the authorities to trust, None without TLS.
+    """
 
     bootstrap: str
     has_login: bool = False
+    ca_secret: str | None = None
 
 
 def pods_connect(cluster: Cluster) -> PodAccess:
@@ -37,12 +43,20 @@ def pods_connect(cluster: Cluster) -> PodAccess:
     platform = cluster.status.platform
     if platform is None:
         return PodAccess(bootstrap_of(cluster))
-    return PodAccess(platform.bootstrap, has_login=True)
+    return PodAccess(platform.bootstrap, has_login=True, ca_secret=platform.ca_secret)
 
 
-def with_password(kube: Kube, cluster: Cluster, secret: str, key: str = "password") -> Security:
-    """The operator's login. Each connection reads the password anew from that key of the Secret."""
+def with_password(kube: Kube, cluster: Cluster, platform: PlatformStatus, key: str = "password") -> Security:
+    """The operator's login. Each connection reads the password anew from that key of the Secret, and with TLS the
+    authorities to trust."""
     where = f"the operator's password for Cluster {cluster.name}"
     username = Credential(where, "the operator", value=OPERATOR_USER)
-    password = SecretCredential.of(kube, cluster.namespace, secret, key, where)
-    return Security(sasl=Sasl(MECHANISM.label, username, password))
+    password = SecretCredential.of(kube, cluster.namespace, platform.secret, key, where)
+    return Security(_trust(kube, cluster, platform.ca_secret), Sasl(MECHANISM.label, username, password))
+
+
+def _trust(kube: Kube, cluster: Cluster, secret: str | None) -> Tls | None:
+    if secret is None:
+        return None
+    where = f"the authorities of Cluster {cluster.name}"
+    return Tls([SecretCredential.of(kube, cluster.namespace, secret, CA, where)])

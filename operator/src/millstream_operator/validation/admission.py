@@ -17,6 +17,7 @@ from .schema import crd_schemas, pruned, validate, with_defaults, without_nulls
 WAIVED = frozenset(
     (
         "self.type == 'Internal' || self.allowPlaintext || (has(self.tls) && self.tls == 'Enabled')",
+        "self.port != 9090",
         "self.port != 9091",
     )
 )

@@ -16,7 +16,6 @@ from millstream_operator.models import Cluster, decode_as
 from millstream_operator.resources.mirror import LOGS_IN
 
 PASSWORDS = {"authentication": {"type": "ScramSha512"}}
-CERTIFICATES = {"authentication": {"type": "Tls"}}
 TLS = {"tls": "Enabled"}
 CLOSED = [{**INTERNAL, **PASSWORDS}]
 BOOTSTRAP = "east-bootstrap.ns.svc:9091"
@@ -84,21 +83,9 @@ def test_a_cluster_without_authentication_stays_as_it_was() -> None:
     assert connects(east) == ("east-bootstrap.ns.svc:9092", False)
 
 
-@pytest.mark.parametrize(
-    ("closing", "protocol"),
-    [
-        (PASSWORDS, "SASL_PLAINTEXT"),
-        (TLS, "SSL"),
-        ({**PASSWORDS, **TLS}, "SASL_SSL"),
-        ({**CERTIFICATES, **TLS}, "SSL"),
-    ],
-    ids=["passwords", "tls", "passwords-and-tls", "certificates"],
-)
-def test_the_internal_listener_is_closed_once_every_broker_has_the_operators_login(
-    closing: dict[str, Any], protocol: str
-) -> None:
+def test_the_internal_listener_is_closed_once_every_broker_has_the_operators_login() -> None:
     east = open_cluster()
-    east.change(3, listeners=[{**INTERNAL, **closing}])
+    east.change(3, listeners=CLOSED)
     east.look(**HEALTHY)
     assert protocols(east) == {"INTERNAL": "PLAINTEXT", "REPLICATION-9091": "SASL_PLAINTEXT"}
     assert connects(east) == ("east-bootstrap.ns.svc:9092", False)
@@ -109,7 +96,7 @@ def test_the_internal_listener_is_closed_once_every_broker_has_the_operators_log
     assert protocols(east)["INTERNAL"] == "PLAINTEXT"
     roll(east)
     east.look(**HEALTHY)
-    assert protocols(east) == {"INTERNAL": protocol, "REPLICATION-9091": "SASL_PLAINTEXT"}
+    assert protocols(east) == {"INTERNAL": "SASL_PLAINTEXT", "REPLICATION-9091": "SASL_PLAINTEXT"}
     assert connects(east) == (BOOTSTRAP, True)
     order = [(one["kind"], "platform" in one.get("status", {})) for one in east.kube.applied]
     assert order.index(("Cluster", True)) < order.index(("ConfigMap", False)), "the operator moves first"
@@ -117,61 +104,6 @@ def test_the_internal_listener_is_closed_once_every_broker_has_the_operators_log
     east.look(**HEALTHY)
     assert east.says("RollingUpdate") is None
     assert east.status["platform"]["internal"] == "Closed"
-
-
-def test_a_closed_listener_gets_tls_and_loses_it_in_one_roll_each() -> None:
-    east = open_cluster(listeners=CLOSED)
-    for wanted in ([{**INTERNAL, **TLS}], [{**INTERNAL, **TLS, **PASSWORDS}], CLOSED):
-        east.change(3, listeners=wanted)
-        east.look(**HEALTHY)
-        roll(east)
-        east.look(**HEALTHY)
-        assert east.says("RollingUpdate") is None
-        assert (
-            protocols(east)["INTERNAL"]
-            == decode_as(Cluster, resource("Cluster", "east", listeners=wanted)).spec.internal.protocol
-        )
-        assert connects(east) == (BOOTSTRAP, True)
-        assert east.status["platform"]["internal"] == "Closed"
-
-
-def test_a_listener_with_tls_reads_its_certificate_from_the_mounted_files() -> None:
-    east = East(3, listeners=[{**INTERNAL, **TLS, **CERTIFICATES}])
-    east.look()
-    found = config(east)
-    prefix = "listener.name.internal.ssl"
-    assert found[f"{prefix}.keystore.location"] == "/run/millstream/tls/broker-${env:POD_INDEX}.pem"
-    assert found[f"{prefix}.client.auth"] == "required"
-    pod = east.kube.objects["StatefulSet", "east-brokers"]["spec"]["template"]["spec"]
-    mounts = {one["name"]: one["mountPath"] for one in pod["containers"][0]["volumeMounts"]}
-    assert (mounts["run"], mounts["conf"]) == ("/run/millstream/tls", "/run/millstream/platform")
-
-
-def test_a_listener_that_needs_more_than_an_address_is_in_the_status() -> None:
-    east = open_cluster(listeners=[{**INTERNAL, **TLS, **PASSWORDS}])
-    (shown,) = east.status["listeners"]
-    assert shown == {
-        "name": "internal",
-        "protocol": "SASL_SSL",
-        "caSecret": "east-cluster-ca-cert",
-        "bootstrap": "east-bootstrap.ns.svc:9092",
-        "addresses": [f"east-broker{broker}.ns.svc:9092" for broker in range(3)],
-    }
-    east.metadata = {"annotations": {"millstream.dev/paused": "true"}}
-    east.change(3, listeners=[INTERNAL])
-    east.look(**HEALTHY)
-    assert east.status["listeners"] == [shown], "brokers are unchanged"
-    east.metadata = {"annotations": {}}
-    east.look(**HEALTHY)
-    assert "listeners" not in east.status
-
-
-def test_a_cluster_that_is_still_open_shows_no_secured_listener() -> None:
-    east = open_cluster()
-    east.change(3, listeners=[{**INTERNAL, **TLS}])
-    east.look(**HEALTHY)
-    assert "listeners" not in east.status
-    assert east.says("CertificatesReady") is None
 
 
 def test_a_lost_status_opens_nothing() -> None:
@@ -226,7 +158,8 @@ def with_login_of_brokers(
 def test_a_cluster_that_loads_use_without_a_login_stays_open_and_names_them(closing: dict[str, Any]) -> None:
     east = open_cluster()
     with_login_of_brokers(east, LOAD, closing=closing)
-    assert protocols(east) == {"INTERNAL": "PLAINTEXT", "REPLICATION-9091": "SASL_PLAINTEXT"}
+    assert protocols(east)["INTERNAL"] == "PLAINTEXT"
+    assert connects(east)[1], "the operator logs in"
     assert east.status["platform"]["internal"] == "Open"
     status, reason, words = east.says("Warning") or ("", "", "")
     assert (status, reason) == ("True", "ListenerOpen")

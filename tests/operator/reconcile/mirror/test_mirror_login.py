@@ -373,3 +373,40 @@ def test_loop_through_the_address_of_the_login_is_found() -> None:
     found = started(brokers, "west", target={"bootstrap": "west-bootstrap.ns.svc:9091"})
     look(found)
     assert (found.condition("MirrorMaker", "copy") or ())[1:2] == ("SameCluster",)
+
+
+ENCRYPTED = {
+    "platform": {
+        "bootstrap": "west-bootstrap.ns.svc:9090",
+        "secret": "s",
+        "caSecret": "west-cluster-ca-cert",
+        "internal": "Closed",
+    }
+}
+
+
+def test_workers_log_in_with_tls_and_trust_a_copy_of_the_clusters_authorities() -> None:
+    clusters = [stored(cluster("west"), ENCRYPTED, uid="u-west"), stored(cluster("east"), uid="u-east")]
+    found = in_memory(*clusters, a_mirror(), **Brokers().answers)
+    look(found)
+    said = found.condition("MirrorMaker", "copy", "Ready") or ("", "", "")
+    assert said[1] == "ClusterNotReady"
+    assert "Cluster ns/west has no Secret west-cluster-ca-cert with its authorities yet" in said[2]
+    assert ("Deployment", "copy-mirror") not in found.kube.objects
+    for authorities in ("old", "old and new"):
+        data = {"ca.crt": base64.b64encode(authorities.encode()).decode()}
+        name = {"namespace": "ns", "name": "west-cluster-ca-cert"}
+        found.kube.put({"kind": "Secret", "metadata": name, "data": data})
+        look(found)
+        assert found.kube.objects["Secret", "copy-mirror-trust"]["data"] == {"ns.west.crt": data["ca.crt"]}
+    (source,), target = file(found)["sources"], file(found)["target"]
+    assert source["bootstrap"] == "west-bootstrap.ns.svc:9090"
+    where = "/run/millstream/secrets/copy-mirror-trust/ns.west.crt"
+    assert [one["file"] for one in source["tls"]["caCertificates"]] == [where]
+    assert source["tls"]["verifyHostname"] is True
+    assert source["sasl"]["mechanism"] == "SCRAM-SHA-512"
+    assert "tls" not in target
+    assert template(found)["metadata"]["annotations"][LOGS_IN] == "ns/west/tls"
+    (volume,) = (one for one in template(found)["spec"]["volumes"] if "projected" in one)
+    mounted = [item["path"] for one in volume["projected"]["sources"] for item in one["secret"]["items"]]
+    assert mounted == ["copy-mirror-user/password", "copy-mirror-trust/ns.west.crt"]

@@ -79,8 +79,9 @@ class _Watched:
 class Certificates:
     """The certificates of a broker's listeners.
 
-    A listener for brokers in plain text that has keys for TLS of its own is among them: with these, this broker connects
-    to those whose listener of the same name has TLS already, so a cluster may change it one broker after the other.
+    A listener for brokers in plain text that has keys for TLS of its own is among them: with these, this broker
+    connects to those whose listener of the same name has TLS already, so a cluster may change it one broker after the
+    other.
     """
 
     def __init__(self, config: BrokerConfig, listeners: Iterable[Listener], inter_broker: str) -> None:
@@ -93,8 +94,7 @@ class Certificates:
                 has_sasl=listener.has_sasl,
             )
             for listener in listeners
-            if listener.is_encrypted
-            or (listener.name == inter_broker and is_prepared(config, inter_broker))
+            if listener.is_encrypted or (listener.name == inter_broker and is_prepared(config, inter_broker))
         }
         self._reloading = asyncio.Lock()
         for watched in self._watched.values():

@@ -20,7 +20,9 @@ from ...models import Cluster
 from ...models.conditions import ConditionType, Reason
 from ...models.problem import Problem
 from ...resources import certificates as build
+from ...resources.listeners import platform_ports
 from ...resources.owned import digest, secret_reference
+from ...resources.platform import TLS_STAGE
 from ...state.context import ClusterParts
 from ..common.objects import NotOurs, bring, find
 from ..common.report import tell
@@ -169,6 +171,7 @@ def _ask(where: Iterable[tuple[str, int]], issued: str | None) -> Certificate | 
 def endpoints_of(cluster: Cluster, pods: Iterable[Mapping[str, Any]]) -> dict[int, list[tuple[str, int]]]:
     """Where running brokers with certificates listen with TLS."""
     ports = [listener.port for listener in cluster.spec.listeners if listener.is_encrypted]
+    of_operator = [*platform_ports(cluster).values()]
     found = {}
     for pod in pods:
         number = pod["metadata"]["name"].rpartition("-")[2]
@@ -179,7 +182,9 @@ def endpoints_of(cluster: Cluster, pods: Iterable[Mapping[str, Any]]) -> dict[in
             and not pod["metadata"].get("deletionTimestamp")
             and build.has_certificates(cluster, pod)
         ):
-            found[int(number)] = [(host, port) for port in ports]
+            has_platform = TLS_STAGE in (pod["metadata"].get("annotations") or {})
+            there = [*ports, *(of_operator if has_platform else ())]
+            found[int(number)] = [(host, port) for port in there]
     return found
 
 

@@ -12,6 +12,15 @@ the workers of MirrorMakers, which move as the operator does (common/pod_users.p
 authority to trust: while some refer to an open Cluster, it stays open, with a warning. Between `authentication` and
 `tls`, a closed listener changes in one roll: nothing of ours is there.
 
+With `tls`, the traffic between brokers and that of the operator have TLS, too. A listener never changes its protocol
+while the operator uses it, and brokers reach those before them and after them. In the same two rolls:
+
+    1. brokers get the platform's listener, where the operator logs in over TLS, and certificates, with which they can
+       connect to brokers whose own listener has TLS
+    2. when every broker has these, the operator connects there, and the brokers' own listener changes to TLS
+
+It stays so without `tls`: going back would be as long a way, for less.
+
 Where a Cluster is on the way stands in the template of its StatefulSet, and each broker's in its pod.
 """
 
@@ -27,14 +36,22 @@ from msgspec.structs import asdict, replace
 from ...kafka.records import AdminError
 from ...kubernetes.client import Kube, KubeError
 from ...models import BatchLoad, Cluster, ManifestError, MirrorMaker
-from ...models.cluster import ClusterSpec, PlatformStatus, SpecWithLogin
+from ...models.cluster import (
+    ClusterSpec,
+    PlatformStatus,
+    PlatformTls,
+    SpecPrepared,
+    SpecWithLogin,
+    SpecWithTls,
+)
 from ...models.conditions import Reason
 from ...models.keys import ClusterKey
 from ...models.problem import Problem, shown
+from ...resources.certificates import trust_secret
 from ...resources.cluster import platform_bootstrap_of
 from ...resources.mirror import logs_in, object_named
 from ...resources.owned import is_owned_by
-from ...resources.platform import CLOSED, STAGE, PlatformLogin, login_of, login_secret, secret
+from ...resources.platform import CLOSED, STAGE, TLS_STAGE, PlatformLogin, login_of, login_secret, secret
 from ...state.cache import cluster_refs
 from ...state.context import ClusterParts
 from ...state.platform import with_password
@@ -55,30 +72,46 @@ def stage(
     warn: Warn,
 ) -> Cluster | Problem:
     """The Cluster as its brokers are to be now, and with the operator's way to them in its status."""
-    before = _stage_of(live)
+    before, tls_before = _stage_of(live), _tls_of(live)
     asks = not cluster.spec.internal.is_open
     if not asks and not before:
         return _connecting(services, cluster, None)
+    wants_tls = cluster.spec.internal.is_encrypted or tls_before is not PlatformTls.NONE
     login = _login(services, cluster)
     if isinstance(login, Problem):
         return login
-    is_ready = all(_stage_of_pod(pod) for pod in pods() if _is_of(pod, live))
+    mine = [pod for pod in pods() if _is_of(pod, live)]
+    is_known = bool(mine) or live is None
+    has_login = is_known and all(_annotation(pod, STAGE) for pod in mine)
+    has_tls = wants_tls and is_known and all(_annotation(pod, TLS_STAGE) for pod in mine)
+    is_ready = has_tls if wants_tls else has_login
     closes = asks and (live is None or before == CLOSED)
+    moves = is_ready and (not closes or tls_before is PlatformTls.PREPARED)
+    mirrors = list(_mirrors_behind(services, cluster, wants_tls)) if moves else []
     if asks and is_ready and not closes:
-        closes = not (waiting := list(_without_login(services, cluster)))
+        closes = not (waiting := [*mirrors, *_loads(services, cluster)])
         if waiting:
             warn(
                 Reason.LISTENER_OPEN,
                 f"spec.listeners: {cluster.spec.internal.name} is still open, because {shown(waiting, 3)}",
             )
-    if is_ready:
+    is_free = has_tls and not mirrors  # no worker is at a listener that changes its protocol
+    tls = _next_tls(wants_tls, is_free=is_free, is_new=live is None, before=tls_before)
+    if has_tls and mirrors and closes and tls is PlatformTls.PREPARED:
+        warn(
+            Reason.LISTENER_OPEN,
+            f"spec.listeners: brokers have no TLS among themselves yet, because {shown(mirrors, 3)}",
+        )
+    spec = with_login(cluster.spec, tls)
+    if has_tls or (has_login and tls is not PlatformTls.ON):
+        reached = replace(cluster, spec=spec if has_tls else with_login(cluster.spec))
         where = PlatformStatus(
-            bootstrap=platform_bootstrap_of(cluster),
+            bootstrap=platform_bootstrap_of(reached),
             secret=login_secret(cluster),
+            ca_secret=trust_secret(cluster) if has_tls else None,
             internal="Closed" if closes else "Open",
         )
         cluster = _connecting(services, cluster, where)
-    spec = with_login(cluster.spec)
     if not closes:
         spec = replace(
             spec, listeners=tuple(one.opened if one.type == "Internal" else one for one in spec.listeners)
@@ -86,8 +119,18 @@ def stage(
     return replace(cluster, spec=spec)
 
 
-def with_login(spec: ClusterSpec) -> SpecWithLogin:
-    return SpecWithLogin(**asdict(spec))
+def with_login(spec: ClusterSpec, tls: PlatformTls = PlatformTls.NONE) -> SpecWithLogin:
+    kinds = {PlatformTls.PREPARED: SpecPrepared, PlatformTls.ON: SpecWithTls}
+    return kinds.get(tls, SpecWithLogin)(**asdict(spec))
+
+
+def _next_tls(wanted: bool, *, is_free: bool, is_new: bool, before: PlatformTls) -> PlatformTls:
+    """``is_free``: whether every broker is prepared, and nobody but brokers uses their listener."""
+    if not wanted:
+        return PlatformTls.NONE
+    if is_new or before is PlatformTls.ON or (before is PlatformTls.PREPARED and is_free):
+        return PlatformTls.ON
+    return PlatformTls.PREPARED
 
 
 def rotate(services: ClusterParts, cluster: Cluster) -> bool:
@@ -116,14 +159,16 @@ def rotate(services: ClusterParts, cluster: Cluster) -> bool:
 
 def _stage_of(live: Mapping[str, Any] | None) -> str:
     """The stage in the template of the brokers' StatefulSet; "" if their listener asks for no login."""
-    if live is None:
-        return ""
-    found: str = (live["spec"]["template"]["metadata"].get("annotations") or {}).get(STAGE, "")
-    return found
+    return "" if live is None else _annotation(live["spec"]["template"], STAGE)
 
 
-def _stage_of_pod(pod: Mapping[str, Any]) -> str:
-    found: str = (pod["metadata"].get("annotations") or {}).get(STAGE, "")
+def _tls_of(live: Mapping[str, Any] | None) -> PlatformTls:
+    found = "" if live is None else _annotation(live["spec"]["template"], TLS_STAGE)
+    return PlatformTls(found) if found in set(PlatformTls) else PlatformTls.NONE
+
+
+def _annotation(manifest: Mapping[str, Any], name: str) -> str:
+    found: str = (manifest["metadata"].get("annotations") or {}).get(name, "")
     return found
 
 
@@ -181,7 +226,7 @@ def _is_valid_everywhere(services: ClusterParts, cluster: Cluster, key: str) -> 
     assert cluster.status.platform is not None
     found = services.client_of(cluster)
     admin = services.admins.new(found.bootstrap)
-    admin.security = with_password(services.kube, cluster, cluster.status.platform.secret, key)
+    admin.security = with_password(services.kube, cluster, cluster.status.platform, key)
     try:
         brokers = admin.brokers().racks
         return len(brokers) >= cluster.spec.brokers.replicas and admin.held(brokers) is not None
@@ -191,8 +236,8 @@ def _is_valid_everywhere(services: ClusterParts, cluster: Cluster, key: str) -> 
         admin.close()
 
 
-def _without_login(services: ClusterParts, cluster: Cluster) -> Iterator[str]:
-    """Resources whose pods connect to the Internal listener, and do not log in."""
+def _mirrors_behind(services: ClusterParts, cluster: Cluster, has_tls: bool) -> Iterator[str]:
+    """MirrorMakers whose workers do not log in where the operator does, with TLS or without."""
     mine = ClusterKey(cluster.namespace, cluster.name)
     for key in services.store.keys(MirrorMaker.KIND):
         raw = services.store.raw(key)
@@ -202,9 +247,15 @@ def _without_login(services: ClusterParts, cluster: Cluster) -> Iterator[str]:
         if (
             live is not None
             and is_owned_by(live, raw["metadata"]["uid"])
-            and not logs_in(live, "/".join(mine))
+            and not logs_in(live, "/".join(mine), has_tls=has_tls)
         ):
-            yield f"workers of {key} do not log in yet: they will, unless it is paused or has a problem"
+            what = "log in with TLS" if has_tls else "log in"
+            yield f"workers of {key} do not {what} yet: they will, unless it is paused or has a problem"
+
+
+def _loads(services: ClusterParts, cluster: Cluster) -> Iterator[str]:
+    """BatchLoads, whose pods connect to the Internal listener, and cannot log in."""
+    mine = ClusterKey(cluster.namespace, cluster.name)
     for key in services.store.keys(BatchLoad.KIND):
         with contextlib.suppress(ManifestError):
             load = services.store.get(BatchLoad, key.namespace, key.name)

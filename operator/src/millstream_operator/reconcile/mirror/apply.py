@@ -133,7 +133,8 @@ def _endpoints(services: MirrorParts, mirror: MirrorMaker) -> Endpoints | Proble
     bootstraps = {name: runtime_of(services).address_of(cluster) for name, cluster in clusters.items()}
     access = {name: pods_connect(cluster) for name, cluster in clusters.items()}
     logins = {name: one.bootstrap for name, one in access.items() if one.has_login}
-    return mirror_rules.endpoints_of(mirror, bootstraps, logins)
+    encrypted = {name for name, one in access.items() if one.ca_secret is not None}
+    return mirror_rules.endpoints_of(mirror, bootstraps, logins, encrypted)
 
 
 def _clusters(

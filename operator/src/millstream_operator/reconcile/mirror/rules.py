@@ -9,7 +9,7 @@ one's progress. Two references mean one cluster if they name the same Cluster, o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ...kafka.mirror_records import group_of
@@ -17,7 +17,7 @@ from ...models import MirrorMaker, MirrorPatterns
 from ...models.conditions import ConditionType, Reason
 from ...models.mirror import MirrorTarget
 from ...models.problem import Problem
-from ...resources.mirror import Endpoint, Mirrored, own_sasl
+from ...resources.mirror import Endpoint, Mirrored, own_sasl, own_tls
 from ...resources.pod_user import user_name
 from ...validation.overlap import Names, Shared, shared
 
@@ -32,14 +32,18 @@ NO_LOGINS: Mapping[str, str] = {}
 
 
 def endpoints_of(
-    mirror: MirrorMaker, bootstraps: Mapping[str, str], logins: Mapping[str, str] = NO_LOGINS
+    mirror: MirrorMaker,
+    bootstraps: Mapping[str, str],
+    logins: Mapping[str, str] = NO_LOGINS,
+    encrypted: Collection[str] = (),
 ) -> tuple[tuple[Endpoint, ...], Endpoint]:
     """Sources and target; the addresses of Clusters are given by "NAMESPACE/NAME". ``logins``: where the workers log in
-    as a user of their own."""
+    as a user of their own; ``encrypted``: where they do with TLS."""
     sources = tuple(
-        endpoint_of(mirror, source.name, source, bootstraps, logins) for source in mirror.spec.sources
+        endpoint_of(mirror, source.name, source, bootstraps, logins, encrypted)
+        for source in mirror.spec.sources
     )
-    return sources, endpoint_of(mirror, "target", mirror.spec.target, bootstraps, logins)
+    return sources, endpoint_of(mirror, "target", mirror.spec.target, bootstraps, logins, encrypted)
 
 
 def endpoint_of(
@@ -48,6 +52,7 @@ def endpoint_of(
     place: MirrorTarget,
     bootstraps: Mapping[str, str],
     logins: Mapping[str, str] = NO_LOGINS,
+    encrypted: Collection[str] = (),
 ) -> Endpoint:
     if (reference := place.cluster_ref) is None:
         return Endpoint(name, place.bootstrap or "", None, place.tls, place.sasl)
@@ -55,7 +60,8 @@ def endpoint_of(
     if key not in logins:
         return Endpoint(name, bootstraps[key], key)
     sasl = own_sasl(mirror, user_name(mirror.KIND, mirror.metadata.uid))
-    return Endpoint(name, bootstraps[key], key, sasl=sasl, login=logins[key])
+    tls = own_tls(mirror, key) if key in encrypted else None
+    return Endpoint(name, bootstraps[key], key, tls, sasl, logins[key])
 
 
 def same_cluster(one: Endpoint, other: Endpoint) -> bool:
