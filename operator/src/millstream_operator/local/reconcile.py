@@ -7,7 +7,6 @@ reports that, and the next resource follows.
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import time
 from collections import defaultdict
@@ -18,12 +17,9 @@ from typing import Any
 from ..kafka.client_config import ClientConfig
 from ..kafka.connection import NOWHERE
 from ..kafka.pools import AdminPool
-from ..kafka.records import AdminError
 from ..models import (
     BatchLoad,
-    BrokerCount,
     Cluster,
-    ClusterStatus,
     ConsumerGroup,
     MirrorMaker,
     ResourceT,
@@ -37,11 +33,11 @@ from ..models import Resource as Record
 from ..models.conditions import ConditionType, Reason
 from ..models.keys import Key
 from ..models.load_run import RunState
-from ..models.problem import PAUSED, Problem, condition_before, conditions_with, is_paused
+from ..models.problem import PAUSED, Problem, condition_before, is_paused
 from ..models.words import count_of
 from ..reconcile.cluster import plan as cluster_plan
 from ..reconcile.cluster.certificates import Said
-from ..reconcile.common import strays as stray_plan
+from ..reconcile.cluster.kafka import View, cluster_id_of
 from ..reconcile.common.reference import cluster_key, find_cluster
 from ..reconcile.group.apply import SOON_S as GROUP_SOON_S
 from ..reconcile.group.apply import reconcile_groups
@@ -216,32 +212,15 @@ class Pass:
 
     def _cluster_status(self, cluster: Cluster, problem: Problem | None) -> None:
         local = self._local(cluster)
-        desired, running = cluster.spec.brokers.replicas, len(local.running())
-        cluster_id = cluster.status.cluster_id
-        if running and cluster_id is None:
-            try:
-                cluster_id = self.services.brokers_of(cluster).cluster_id()
-            except AdminError:
-                cluster_id = None
-        strays = None
-        if running:
-            with contextlib.suppress(AdminError):
-                strays = self.services.brokers_of(cluster).strays()
-        said = [cluster_plan.ready_condition(problem, running, desired)]
-        if (of_strays := stray_plan.condition(strays)) is not None:
-            said.append(of_strays)
+        look = cluster_plan.Look(ready=len(local.running()), problem=problem)
+        look.strays = View(self.services.brokers_of(cluster) if look.ready else None).strays()
         if (of_certificates := self.certificates.get(key_for(cluster))) is not None:
-            said.append(of_certificates)
-        gone = () if cluster.spec.is_encrypted else (ConditionType.CERTIFICATES_READY,)
-        status = ClusterStatus(
-            observed_generation=cluster.metadata.generation,
-            cluster_id=cluster_id,
-            brokers=BrokerCount(desired=desired, ready=running),
-            bootstrap=local.bootstrap if running else None,
-            listeners=local.external_addresses() if running else None,
-            conditions=conditions_with(
-                cluster, *said, now=self.services.now(), without=(*stray_plan.outdated(strays), *gone)
-            ),
+            look.conditions.append(of_certificates)
+        cluster_id = cluster_id_of(self.services, cluster, look.ready)
+        bootstrap = local.bootstrap if look.ready else None
+        listeners = local.external_addresses() if look.ready else None
+        status = cluster_plan.status_with(
+            cluster, look, bootstrap, listeners, cluster_id, self.services.now()
         )
         self._write(cluster, status)
 

@@ -19,7 +19,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ...kafka.records import AdminError
 from ...models import Cluster
 from ...models.conditions import ConditionType, Reason
 from ...models.problem import Problem, is_paused
@@ -32,7 +31,7 @@ from ...state.status import write_status
 from ..common.pod_users import remove_unused_users
 from ..common.refused_pods import why_no_pods
 from . import certificates, ensemble, platform, zookeeper_login
-from .kafka import View, configure_live, scale, spread
+from .kafka import View, cluster_id_of, configure_live, scale, spread
 from .objects import (
     apply_brokers,
     apply_listeners,
@@ -219,7 +218,7 @@ def _report(
     before = cluster.status.brokers
     if look.ready > ((before.ready if before is not None else None) or 0):
         services.admins.retry(services.address_of(cluster))  # before the status wakes Topics and groups
-    cluster_id = _cluster_id(services, cluster, look.ready)
+    cluster_id = cluster_id_of(services, cluster, look.ready)
     status = status_of(cluster, look, pods, found, cluster_id, services.now())
     write_status(services, cluster, status)
     settled = look.problem is None and not look.busy and status.cluster_id
@@ -228,12 +227,3 @@ def _report(
 
 def _pods(services: ClusterParts, cluster: Cluster) -> list[dict[str, Any]]:
     return services.kube.list("v1", "Pod", cluster.namespace, selector(cluster))
-
-
-def _cluster_id(services: ClusterParts, cluster: Cluster, ready: int) -> str | None:
-    if cluster.status.cluster_id or not ready:
-        return cluster.status.cluster_id
-    try:
-        return services.brokers_of(cluster).cluster_id()
-    except AdminError:
-        return None  # ready a moment ago: the next look decides

@@ -11,6 +11,7 @@ from ...models.conditions import ConditionType, Reason
 from ...models.problem import Problem
 from ...models.words import count_of
 from ...resources.broker_config import dynamic_config
+from ...state.context import Brokers
 from .plan import Look, live_config
 from .scaling import confirm_scaling, plan_scaling, plan_spreading
 
@@ -72,6 +73,16 @@ class View:
     def _failed(self, error: AdminError) -> None:
         self.failure = str(error)
         self.admin = None
+
+
+def cluster_id_of(services: Brokers, cluster: Cluster, ready: int) -> str | None:
+    """The id of the Cluster's Kafka cluster; None until a broker has responded. ``ready``: how many may respond."""
+    if cluster.status.cluster_id or not ready:
+        return cluster.status.cluster_id
+    try:
+        return services.brokers_of(cluster).cluster_id()
+    except AdminError:
+        return None  # ready a moment ago: the next look decides
 
 
 def scale(cluster: Cluster, current: int | None, view: View, look: Look) -> int:

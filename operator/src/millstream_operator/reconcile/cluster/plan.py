@@ -235,13 +235,26 @@ def status_of(
     cluster_id: str | None,
     now: datetime,
 ) -> ClusterStatus:
-    """The resource's status after a look."""
-    desired = cluster.spec.brokers.replicas
+    """The resource's status after a look, on Kubernetes."""
     hosts = {
         int(pod["metadata"]["name"].rpartition("-")[2]): pod["status"]["hostIP"]
         for pod in pods
         if (pod.get("status") or {}).get("hostIP")
     }
+    listeners = listener_status(cluster, outside, hosts) or None
+    return status_with(cluster, look, build.bootstrap_of(cluster), listeners, cluster_id, now)
+
+
+def status_with(
+    cluster: Cluster,
+    look: Look,
+    bootstrap: str | None,
+    listeners: tuple[ListenerStatus, ...] | None,
+    cluster_id: str | None,
+    now: datetime,
+) -> ClusterStatus:
+    """The resource's status after a look, with the addresses that its brokers have."""
+    desired = cluster.spec.brokers.replicas
     transient = (
         ConditionType.ROLLING_UPDATE,
         ConditionType.UPGRADING,
@@ -261,9 +274,9 @@ def status_of(
         observed_generation=cluster.metadata.generation,
         cluster_id=cluster_id,
         brokers=BrokerCount(desired=desired, ready=look.ready),
-        bootstrap=build.bootstrap_of(cluster),
+        bootstrap=bootstrap,
         platform=cluster.status.platform,
-        listeners=listener_status(cluster, outside, hosts) or None,
+        listeners=listeners,
         config_keys=look.config_keys,
         conditions=conditions_with(cluster, *said, now=now, without=gone),
     )
