@@ -49,6 +49,27 @@ def credentials(**users: Mapping[str, str]) -> ScramCredentials:
     return ScramCredentials(cast(Any, Tree(**users)))
 
 
+class Clock:
+    """Seconds since 1970."""
+
+    now = 1_800_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def rotated(
+    salt: bytes = b"salt", until: str = "1800000060000", iterations: int = MIN_ITERATIONS
+) -> tuple[ScramCredentials, Clock]:
+    """A user whose password was replaced."""
+    clock, former = Clock(), credential(SHA_512, "old", salt, iterations).as_text()
+    config = {
+        SHA_512.label: credential(SHA_512, "new").as_text(),
+        f"{SHA_512.label}.previous": f"{former},until={until}",
+    }
+    return ScramCredentials(cast(Any, Tree(alice=config)), clock), clock
+
+
 def users_with(mechanism: ScramMechanism, **passwords: str) -> ScramCredentials:
     return credentials(
         **{user: {mechanism.label: credential(mechanism, of).as_text()} for user, of in passwords.items()}
@@ -90,6 +111,39 @@ async def log_in(known: ScramCredentials, mechanism: ScramMechanism, user: str, 
 async def test_users_log_in_by_their_passwords(mechanism: ScramMechanism, user: str) -> None:
     known = users_with(mechanism, **{user: "pass=word,ü"})
     assert await log_in(known, mechanism, user, "pass=word,ü") == f"User:{user}"
+
+
+async def test_a_former_password_is_valid_until_its_end() -> None:
+    known, clock = rotated()
+    for password in ("new", "old"):
+        assert await log_in(known, SHA_512, "alice", password) == "User:alice"
+    with pytest.raises(ApiError):
+        await log_in(known, SHA_512, "alice", "another")
+    clock.now += 60
+    assert await log_in(known, SHA_512, "alice", "new") == "User:alice"
+    with pytest.raises(ApiError):
+        await log_in(known, SHA_512, "alice", "old")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"salt": b"another"},
+        {"iterations": 5000},
+        {"until": ""},
+        {"until": "never"},
+        {"until": "-1"},
+        {"until": "٣" * 20},
+    ],
+    ids=lambda wrong: "-".join(
+        f"{key}:{value!r}".encode("unicode_escape").decode() for key, value in wrong.items()
+    ),
+)
+async def test_a_former_password_with_an_unusable_entry_does_not_count(wrong: dict[str, Any]) -> None:
+    known, _ = rotated(**wrong)
+    assert await log_in(known, SHA_512, "alice", "new") == "User:alice"
+    with pytest.raises(ApiError):
+        await log_in(known, SHA_512, "alice", "old")
 
 
 @pytest.mark.parametrize("user", ["alice", "nobody"])
@@ -247,6 +301,26 @@ async def described(client: Connection) -> dict[str, list[tuple[int, int]]]:
     }
 
 
+async def test_a_former_password_ends_with_the_next_change(tmp_path: Path) -> None:
+    former = {"previous_salted_password": b"old", "previous_valid_ms": 60_000}
+    async with running(tmp_path) as broker, connected(broker) as client:
+
+        async def stored() -> set[str]:
+            return {*broker.coordination.entity_configs.get(Entity(user="u"), {})}
+
+        with_former = {SHA_512.label, f"{SHA_512.label}.previous"}
+        for change, expected in (
+            ([upsertion("u", SHA_512, **former)], with_former),
+            ([upsertion("u", SHA_512)], {SHA_512.label}),
+            ([upsertion("u", SHA_512, **former)], with_former),
+        ):
+            assert await alter(client, change) == [("u", ErrorCode.NONE)]
+            assert await stored() == expected
+            assert await described(client) == {"u": [(SHA_512, MIN_ITERATIONS)]}
+        assert await alter(client, [], [("u", SHA_512)]) == [("u", ErrorCode.NONE)]
+        assert await stored() == set()
+
+
 async def test_users_are_stored_and_deleted_independently_and_survive_a_restart(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -293,6 +367,15 @@ async def test_users_are_stored_and_deleted_independently_and_survive_a_restart(
         (upsertion("u", salt=b""), ErrorCode.UNACCEPTABLE_CREDENTIAL),
         (upsertion("u", salted_password=bytes(1025)), ErrorCode.UNACCEPTABLE_CREDENTIAL),
         (upsertion("u" * 5000), ErrorCode.INVALID_REQUEST),
+        (upsertion("u", previous_salted_password=b"old"), ErrorCode.UNACCEPTABLE_CREDENTIAL),
+        (
+            upsertion("u", previous_salted_password=b"old", previous_valid_ms=86_400_001),
+            ErrorCode.UNACCEPTABLE_CREDENTIAL,
+        ),
+        (
+            upsertion("u", previous_salted_password=bytes(1025), previous_valid_ms=1),
+            ErrorCode.UNACCEPTABLE_CREDENTIAL,
+        ),
     ],
 )
 async def test_unusable_credentials_are_refused(tmp_path: Path, wrong: Any, code: ErrorCode) -> None:

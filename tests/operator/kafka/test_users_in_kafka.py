@@ -74,6 +74,13 @@ class Operated:
         self.services.store.put(self.resource)
         reconcile_users(self.services, [decode_as(User, self.resource)])
 
+    def rotate(self, version: str, **rotation: Any) -> None:
+        """``version``: of the Secret, as Kubernetes gives one with each write."""
+        self.resource["spec"]["rotate"] = rotation
+        self.resource["metadata"]["generation"] += 1
+        self.kube.objects["Secret", self.name]["metadata"]["resourceVersion"] = version
+        self.look()
+
     @property
     def password(self) -> str:
         return base64.b64decode(self.kube.objects["Secret", self.name]["data"]["password"]).decode()
@@ -117,11 +124,8 @@ async def test_life_of_a_user(kafka: Guarded) -> None:
     user.look()
     assert (user.password, len(user.kube.applied)) == (first, written)
 
-    user.resource["spec"]["rotate"] = {"requestId": "1"}
-    user.resource["metadata"]["generation"] += 1
-    user.kube.objects["Secret", user.name]["metadata"]["resourceVersion"] = "2"
     before = user.seen().iterations
-    user.look()
+    user.rotate("2", requestId="1", previousValidSeconds=0)
     eventually(user.seen, lambda seen: seen.iterations != before, "another credential")
     assert await topics_of(kafka, user.name, user.password) == [topic]
     with pytest.raises(AuthenticationFailed, match="refused user name or password"):
@@ -146,3 +150,25 @@ async def test_life_of_a_user(kafka: Guarded) -> None:
     assert others in (user.admin.rules() or ())
     with pytest.raises(AuthenticationFailed):
         await topics_of(kafka, user.name, user.password)
+
+
+@pytest.mark.parametrize("kafka", ["millstream"], indirect=True)
+async def test_both_passwords_of_a_rotation_are_valid(kafka: Guarded) -> None:
+    user = Operated(
+        kafka.bootstrap, authentication={"type": "ScramSha512"}, authorization=rules("orders", "Read")
+    )
+    user.look()
+    first = user.password
+    assert await topics_of(kafka, user.name, first) is not None
+    user.rotate("1", requestId="1")
+    second = user.password
+    assert second != first
+    for password in (second, first):
+        assert await topics_of(kafka, user.name, password) is not None
+    with pytest.raises(AuthenticationFailed):
+        await topics_of(kafka, user.name, "another")
+    user.rotate("2", requestId="2", previousValidSeconds=0)
+    for password in (first, second):
+        with pytest.raises(AuthenticationFailed):
+            await topics_of(kafka, user.name, password)
+    assert await topics_of(kafka, user.name, user.password) is not None

@@ -1,7 +1,8 @@
 """AlterUserScramCredentials: set and delete SCRAM credentials (KIP-554).
 
 A request names each user once, whatever the mechanism. Users are stored independently: the error of one does not
-affect the others. Clients send the salted password; the expensive function is theirs to run.
+affect the others. Clients send the salted password; the expensive function is theirs to run. A client of Millstream may
+send that of the former password, too, which then stays valid for a time.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from ..security.scram_credentials import ScramCredential, ScramCredentials
 
 MAX_BYTES = 1024
 """Longest salt and salted password."""
+MAX_PREVIOUS_MS = 24 * 3_600_000
 AT_ONCE = 20
 
 
@@ -36,13 +38,17 @@ class Change(NamedTuple):
     user: str
     mechanism: ScramMechanism
     credential: ScramCredential | None
+    previous: ScramCredential | None = None
+    previous_valid_ms: int = 0
 
 
 def _changes(request: AlterUserScramCredentialsRequest) -> Iterator[Changed]:
     for deletion in request.deletions:
         yield Changed("User", deletion.name, f"{_label(deletion.mechanism)} removed")
     for upsertion in request.upsertions:
-        yield Changed("User", upsertion.name, f"{_label(upsertion.mechanism)} set")
+        stays = f", the former password valid for {upsertion.previous_valid_ms} ms"
+        what = stays if upsertion.previous_salted_password else ""
+        yield Changed("User", upsertion.name, f"{_label(upsertion.mechanism)} set{what}")
 
 
 def _label(number: int) -> str:
@@ -116,8 +122,21 @@ def _upsertion(upsertion: ScramCredentialUpsertion) -> Change:
         if not 0 < len(value) <= MAX_BYTES:
             message = f"The {name} has {len(value)} bytes: 1 to {MAX_BYTES} are allowed"
             raise ApiError(ErrorCode.UNACCEPTABLE_CREDENTIAL, message)
-    credential = ScramCredential.of_salted_password(mechanism, salt, salted_password, upsertion.iterations)
-    return Change(upsertion.name, mechanism, credential)
+
+    def of(salted: bytes) -> ScramCredential:
+        return ScramCredential.of_salted_password(mechanism, salt, salted, upsertion.iterations)
+
+    former = bytes(upsertion.previous_salted_password)
+    if not former:
+        return Change(upsertion.name, mechanism, of(salted_password))
+    valid_ms = upsertion.previous_valid_ms
+    if len(former) > MAX_BYTES or not 0 < valid_ms <= MAX_PREVIOUS_MS:
+        message = (
+            f"A former password of {len(former)} bytes, valid for {valid_ms} ms: 1 to {MAX_BYTES} bytes and 1 to"
+            f" {MAX_PREVIOUS_MS} ms are allowed"
+        )
+        raise ApiError(ErrorCode.UNACCEPTABLE_CREDENTIAL, message)
+    return Change(upsertion.name, mechanism, of(salted_password), of(former), valid_ms)
 
 
 async def _done(

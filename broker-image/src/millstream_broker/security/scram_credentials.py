@@ -3,6 +3,11 @@
     SCRAM-SHA-256: salt=…,stored_key=…,server_key=…,iterations=4096        (Base64)
 
 They let a server verify a proof of the password, but not compute it. Reading raises ValueError, without the value.
+
+While a password is replaced, the former one may stay valid for some time, so that no client fails that has not got the
+new one yet. Kafka has nothing of the kind, and ignores the entry:
+
+    SCRAM-SHA-256.previous: as above, with the same salt and iterations, and until=…       (ms since 1970)
 """
 
 from __future__ import annotations
@@ -10,6 +15,7 @@ from __future__ import annotations
 import base64
 import binascii
 import logging
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -57,11 +63,31 @@ class ScramCredential:
         return cls(salt, stored_key, server_key, iterations)
 
 
+@dataclass(frozen=True, slots=True)
+class PreviousCredential:
+    """That of a password that was replaced, and the end of its validity in ms since 1970, by brokers' clocks."""
+
+    credential: ScramCredential
+    until_ms: int
+
+    def as_text(self) -> str:
+        return f"{self.credential.as_text()},until={self.until_ms}"
+
+    @classmethod
+    def from_text(cls, mechanism: ScramMechanism, text: str) -> PreviousCredential:
+        rest, found, until = text.rpartition(",until=")
+        if not found or not (until.isascii() and until.isdecimal()):
+            raise ValueError("expected until, in ms")
+        return cls(ScramCredential.from_text(mechanism, rest), int(until))
+
+
 class ScramCredentials:
     """The credentials in coordination, as this broker knows them."""
 
-    def __init__(self, coordination: Coordination) -> None:
+    def __init__(self, coordination: Coordination, clock: Callable[[], float] = time.time) -> None:
+        """`clock`: seconds since 1970."""
         self._coordination = coordination
+        self._clock = clock
         self._reported: dict[tuple[str, ScramMechanism], str] = {}
 
     def on_change(self, changed: Callable[[Iterable[Entity]], None]) -> None:
@@ -97,14 +123,53 @@ class ScramCredentials:
     def get(self, user: str, mechanism: ScramMechanism) -> ScramCredential | None:
         return self.of(user).get(mechanism)
 
-    async def alter(self, user: str, mechanism: ScramMechanism, credential: ScramCredential | None) -> None:
-        """Set a user's credential, or delete it (None). Raises ApiError."""
+    def valid(self, user: str, mechanism: ScramMechanism) -> tuple[ScramCredential, ...]:
+        """The credential of a user, then that of the former password while it is valid; they share salt and
+        iterations."""
+        credential = self.get(user, mechanism)
+        if credential is None:
+            return ()
+        config = self._coordination.entity_configs.get(Entity(user=user), {})
+        if (text := config.get(_previous(mechanism))) is None:
+            return (credential,)
+        try:
+            previous = PreviousCredential.from_text(mechanism, text)
+        except ValueError:
+            return (credential,)
+        other = previous.credential
+        is_valid = self._clock() * 1000 < previous.until_ms
+        if is_valid and (other.salt, other.iterations) == (credential.salt, credential.iterations):
+            return (credential, other)
+        return (credential,)
+
+    async def alter(
+        self,
+        user: str,
+        mechanism: ScramMechanism,
+        credential: ScramCredential | None,
+        previous: ScramCredential | None = None,
+        previous_valid_ms: int = 0,
+    ) -> None:
+        """Set a user's credential, or delete it (None). Raises ApiError.
+
+        Nothing of a former password stays but `previous`, for `previous_valid_ms` from now on.
+        """
 
         def changed(config: Mapping[str, str]) -> Mapping[str, str]:
-            rest = {name: value for name, value in config.items() if name != mechanism.label}
-            return rest if credential is None else {**rest, mechanism.label: credential.as_text()}
+            gone = mechanism.label, _previous(mechanism)
+            found = {name: value for name, value in config.items() if name not in gone}
+            if credential is not None:
+                found[mechanism.label] = credential.as_text()
+                if previous is not None:
+                    until = int(self._clock() * 1000) + previous_valid_ms
+                    found[_previous(mechanism)] = PreviousCredential(previous, until).as_text()
+            return found
 
         await self._coordination.change_entity(Entity(user=user), changed)
+
+
+def _previous(mechanism: ScramMechanism) -> str:
+    return f"{mechanism.label}.previous"
 
 
 def _is_any_in(config: Mapping[str, str]) -> bool:

@@ -34,6 +34,8 @@ class ScramCredential:
     iterations: int
     salt: bytes = field(repr=False)
     salted_password: bytes = field(repr=False)
+    previous_salted_password: bytes = field(default=b"", repr=False)
+    previous_valid_ms: int = 0
 
     @classmethod
     def of_password(
@@ -44,11 +46,22 @@ class ScramCredential:
         *,
         iterations: int = MIN_ITERATIONS,
         salt: bytes = b"",
+        previous: str = "",
+        previous_valid_ms: int = 0,
     ) -> ScramCredential:
-        """Takes milliseconds of CPU. Without ``salt``, a new random one."""
+        """Takes milliseconds of CPU. Without ``salt``, a new random one.
+
+        ``previous``: a password that stays valid for ``previous_valid_ms``, at most a day, at brokers of Millstream;
+        others ignore it.
+        """
         salt = salt or secrets.token_bytes(SALT_BYTES)
-        salted = hashlib.pbkdf2_hmac(mechanism.digest, password.encode(), salt, iterations)
-        return cls(user, mechanism, iterations, salt, salted)
+
+        def salted(text: str) -> bytes:
+            return hashlib.pbkdf2_hmac(mechanism.digest, text.encode(), salt, iterations)
+
+        if not previous or previous_valid_ms <= 0:
+            return cls(user, mechanism, iterations, salt, salted(password))
+        return cls(user, mechanism, iterations, salt, salted(password), salted(previous), previous_valid_ms)
 
     @property
     def line(self) -> str:

@@ -85,7 +85,13 @@ class SecurityAdmin:
             [ScramCredentialDeletion(each.user, each.mechanism) for each in deletions],
             [
                 ScramCredentialUpsertion(
-                    each.user, each.mechanism, each.iterations, each.salt, each.salted_password
+                    each.user,
+                    each.mechanism,
+                    each.iterations,
+                    each.salt,
+                    each.salted_password,
+                    each.previous_salted_password,
+                    each.previous_valid_ms,
                 )
                 for each in upsertions
             ],

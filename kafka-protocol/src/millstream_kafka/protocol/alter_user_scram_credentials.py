@@ -1,12 +1,12 @@
 """AlterUserScramCredentials (key 51): SCRAM credentials of users to set or delete (KIP-554).
 
-v0 is flexible.
+v0 is flexible. Tags 10000 and 10001 are Millstream's; Kafka ignores them.
 """
 
 from __future__ import annotations
 
 from .api import Api
-from .schema import Bytes, Struct, array, bytes_, int8, int16, int32, string
+from .schema import Bytes, Struct, array, bytes_, int8, int16, int32, int64, string
 
 
 class ScramCredentialDeletion(Struct):
@@ -20,6 +20,9 @@ class ScramCredentialUpsertion(Struct):
     iterations: int = int32()
     salt: Bytes = bytes_()
     salted_password: Bytes = bytes_()
+    previous_salted_password: Bytes = bytes_(tag=10000)
+    """Of the former password, with the same salt and iterations; it stays valid for ``previous_valid_ms``."""
+    previous_valid_ms: int = int64(tag=10001)
 
 
 class AlterUserScramCredentialsRequest(Struct):

@@ -48,13 +48,19 @@ class UserQuotas(Spec, frozen=True):
     controller_mutation_rate: float | None = None
 
 
+class UserRotate(Rotate, frozen=True, kw_only=True):
+    """``previous_valid_seconds``: how long the former password stays valid."""
+
+    previous_valid_seconds: int = 600
+
+
 class UserSpec(Spec, frozen=True):
     cluster_ref: ClusterRef
     user_name: str | None = None
     authentication: Authentication | None = None
     authorization: Authorization | None = None
     quotas: UserQuotas | None = None
-    rotate: Rotate | None = None
+    rotate: UserRotate | None = None
     drift: Literal["Mend", "Report"] = "Mend"
     deletion_policy: DeletionPolicy = "Delete"
 

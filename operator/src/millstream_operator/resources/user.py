@@ -1,9 +1,11 @@
 """The Secret with the password or certificate that the operator generates for a User.
 
     username, password, sasl.jaas.config (for Kafka's Java clients)
+    previous-password (the former one, while it is valid)
     user.crt, user.key, user.pem (both), ca.crt (the authorities that brokers' certificates are of)
 
-Its owner is the User, so it goes with it. The annotation names the rotation that gave the password.
+Its owner is the User, so it goes with it. Annotations name the rotation that gave the password, and the end of the
+former one.
 """
 
 from __future__ import annotations
@@ -11,14 +13,19 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from ..certificates.issuing import Issued, pem_of, read_issued
 from ..models import API_VERSION, User
+from ..models.conditions import rfc3339
 from .owned import CLUSTER_LABEL, MANAGED_BY, opaque_secret
 
 Manifest = dict[str, Any]
 ROTATED_FOR: Final = "millstream.dev/rotated-for"
+PREVIOUS_UNTIL: Final = "millstream.dev/previous-password-until"
+PREVIOUS: Final = "previous-password"
 MECHANISM: Final = "SCRAM-SHA-512"
 LOGIN_MODULE: Final = "org.apache.kafka.common.security.scram.ScramLoginModule"
 MAX_PASSWORD: Final = 1024
@@ -53,15 +60,37 @@ def reference(user: User) -> Manifest:
     }
 
 
-def secret(user: User, password: str, rotated_for: str) -> Manifest:
+@dataclass(frozen=True, slots=True)
+class Former:
+    """A password that was replaced, and the end of its validity."""
+
+    value: str = field(repr=False)
+    until: datetime
+
+
+def secret(user: User, password: str, rotated_for: str, former: Former | None = None) -> Manifest:
     """The Secret with a password; ``rotated_for`` is "" without a rotation."""
     values = {
         "username": user.user_name,
         "password": password,
         "sasl.jaas.config": jaas_config(user.user_name, password),
     }
+    annotations = {ROTATED_FOR: rotated_for}
+    if former is not None:
+        values[PREVIOUS] = former.value
+        annotations[PREVIOUS_UNTIL] = rfc3339(former.until)
     encoded = {key: value.encode() for key, value in values.items()}
-    return opaque_secret(reference(user), encoded, {ROTATED_FOR: rotated_for})
+    return opaque_secret(reference(user), encoded, annotations)
+
+
+def former_of(live: Mapping[str, Any]) -> Former | None:
+    """The former password in a Secret; None without a usable one."""
+    text = (live["metadata"].get("annotations") or {}).get(PREVIOUS_UNTIL, "")
+    try:
+        until = datetime.fromisoformat(text)
+        return Former(password_of(live, PREVIOUS), until if until.tzinfo else until.replace(tzinfo=UTC))
+    except ValueError:
+        return None
 
 
 def certificate_secret(user: User, issued: Issued, trusted: bytes, rotated_for: str) -> Manifest:

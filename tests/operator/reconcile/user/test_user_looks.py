@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from millstream_harness.in_memory import InMemory, deleted, in_memory, stored
+from millstream_harness.in_memory import NOW, InMemory, deleted, in_memory, stored
 from millstream_harness.manifests import cluster, resource
 from millstream_operator.kafka.records import (
     AdminError,
@@ -80,11 +82,12 @@ def user(name: str = "alice", status: Mapping[str, Any] | None = None, **spec: A
     return stored(resource("User", name, clusterRef={"name": "default"}, **spec), status, **metadata)
 
 
-def look(found: InMemory, *names: str) -> None:
+def look(found: InMemory, *names: str, after_s: float = 0.0) -> None:
+    services = replace(found.services, now=lambda: NOW + timedelta(seconds=after_s))
     users = [decode_as(User, found.kube.objects["User", name]) for name in names or ("alice",)]
     for one in users:
         found.services.store.put(found.kube.objects["User", one.name])
-    found.again.update({key.name: each for key, each in reconcile_users(found.services, users).items()})
+    found.again.update({key.name: each for key, each in reconcile_users(services, users).items()})
 
 
 def started(*objects: Mapping[str, Any], there: Users, **more: Any) -> InMemory:
@@ -100,6 +103,11 @@ def is_password_of(credential: ScramCredential, text: str) -> bool:
         credential.user, SHA_512, text, iterations=credential.iterations, salt=credential.salt
     )
     return again == credential
+
+
+def without_former(credential: ScramCredential) -> ScramCredential:
+    """Without the former password."""
+    return replace(credential, previous_salted_password=b"", previous_valid_ms=0)
 
 
 def own_secret(**data: str) -> dict[str, Any]:
@@ -146,13 +154,76 @@ def test_rotation_gives_one_new_password_for_each_request() -> None:
     second = password(found)
     assert second != first
     assert found.status("User", "alice")["rotatedFor"] == "2"
-    assert is_password_of(there.credentials["alice"], second)
+    assert is_password_of(without_former(there.credentials["alice"]), second)
     found.kube.objects["User", "alice"]["status"] = {}  # restored from a backup without its status
     look(found)
     assert password(found) == second
     del found.kube.objects["Secret", "alice"]
     look(found)
     assert password(found) not in (first, second)
+    assert is_password_of(there.credentials["alice"], password(found))
+
+
+def is_former_of(credential: ScramCredential, text: str) -> bool:
+    again = ScramCredential.of_password(
+        credential.user, SHA_512, text, iterations=credential.iterations, salt=credential.salt
+    )
+    return again.salted_password == credential.previous_salted_password
+
+
+def another_version(found: InMemory) -> None:
+    """Of the Secret, as Kubernetes gives one with each write."""
+    metadata = found.kube.objects["Secret", "alice"]["metadata"]
+    metadata["resourceVersion"] = str(int(metadata.get("resourceVersion") or 0) + 1)
+
+
+def rotate(found: InMemory, **rotation: Any) -> None:
+    another_version(found)
+    found.kube.objects["User", "alice"]["spec"]["rotate"] = rotation
+    found.kube.objects["User", "alice"]["metadata"]["generation"] += 1
+    look(found)
+
+
+def test_former_password_is_valid_for_a_time() -> None:
+    there = Users()
+    found = started(user(authentication=SCRAM), there=there)
+    look(found)
+    first = password(found)
+    rotate(found, requestId="1")
+    credential, second = there.credentials["alice"], password(found)
+    assert second != first
+    assert is_password_of(without_former(credential), second)
+    assert is_former_of(credential, first)
+    assert credential.previous_valid_ms == 600_000
+    assert found.again["alice"] == 300.0
+    there.credentials.clear()  # the brokers' data was restored
+    look(found, after_s=599.0)
+    assert there.credentials["alice"].previous_valid_ms == 1000
+    assert found.again["alice"] == 2.0
+    assert found.condition("User", "alice")[2].startswith(
+        "password in Secret alice, the former password is valid until "
+    )
+    another_version(found)
+    look(found, after_s=600.0)
+    assert is_password_of(there.credentials["alice"], second)
+    assert sorted(found.kube.objects["Secret", "alice"]["data"]) == [
+        "password",
+        "sasl.jaas.config",
+        "username",
+    ]
+    assert first not in repr(found.kube.objects["User", "alice"])
+
+
+def test_former_password_ends_at_once_on_request_or_with_its_secret() -> None:
+    there = Users()
+    found = started(user(authentication=SCRAM), there=there)
+    look(found)
+    rotate(found, requestId="1", previousValidSeconds=0)
+    assert is_password_of(there.credentials["alice"], password(found))
+    rotate(found, requestId="2", previousValidSeconds=86400)
+    assert there.credentials["alice"].previous_valid_ms == 86_400_000
+    del found.kube.objects["Secret", "alice"]
+    look(found)
     assert is_password_of(there.credentials["alice"], password(found))
 
 

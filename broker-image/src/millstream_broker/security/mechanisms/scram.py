@@ -71,8 +71,7 @@ class ScramAuthenticator:
         """The credentials of a user, which share salt and iterations."""
         if self._file is not None and (found := self._file.of(user, self._mechanism)):
             return found
-        credential = self._credentials.get(user, self._mechanism)
-        return () if credential is None else (credential,)
+        return self._credentials.valid(user, self._mechanism)
 
 
 class ScramExchange:

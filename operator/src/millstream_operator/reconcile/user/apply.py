@@ -8,6 +8,7 @@ one has it. Rights come before the credential, and nothing of a user changes whi
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 
 from msgspec.structs import replace
 
@@ -125,7 +126,7 @@ def _bring_about(
         users = [_noted(services, user) if user.kafka_name in active else user for user in users]
         problems |= {
             name: Problem(Reason.REFUSED, str(no))
-            for name, no in _carry_out(admin, active, passwords).items()
+            for name, no in _carry_out(admin, active, passwords, services.now()).items()
         }
     except AdminError as error:
         problems = dict.fromkeys((user.kafka_name for user in users), problem_of(error))
@@ -160,7 +161,7 @@ def _noted(services: Parts, user: User) -> User:
 
 
 def _carry_out(
-    admin: KafkaAdmin, plans: Plans, passwords: Mapping[str, Password | None]
+    admin: KafkaAdmin, plans: Plans, passwords: Mapping[str, Password | None], now: datetime
 ) -> dict[str, Refusal]:
     """Carry out plans, each kind of change of all users together; returns the brokers' refusals by user.
 
@@ -177,7 +178,12 @@ def _carry_out(
         refused |= {name: no for name, no in admin.change_user_quotas(quotas).items() if no is not None}
     upsertions = [
         ScramCredential.of_password(
-            name, MECHANISM, password.value, iterations=iterations_of(password.version)
+            name,
+            MECHANISM,
+            password.value,
+            iterations=iterations_of(password.version),
+            previous=password.former.value if password.former is not None else "",
+            previous_valid_ms=password.former_ms(now),
         )
         for name, plan in plans.items()
         if plan.upsert and name not in refused and (password := passwords.get(name)) is not None
@@ -208,7 +214,11 @@ def _report(
         words = f"others had changed the user; the spec applies again: {plan.drift}"
         tell(services, user, "DriftMended", words, EventType.WARNING)
     is_own = user.password_key is not None and not user.generates_password
-    return OWN_PASSWORD_INTERVAL_S if is_own else READY_INTERVAL_S
+    if is_own:
+        return OWN_PASSWORD_INTERVAL_S
+    password = passwords.get(name)
+    former_ms = password.former_ms(services.now()) if password is not None else 0
+    return min(READY_INTERVAL_S, former_ms / 1000 + 1) if former_ms else READY_INTERVAL_S
 
 
 def _delete(services: Parts, admin: KafkaAdmin, users: Sequence[User]) -> Mapping[Key, float]:
@@ -219,7 +229,7 @@ def _delete(services: Parts, admin: KafkaAdmin, users: Sequence[User]) -> Mappin
         try:
             observed = observe(admin, doomed)
             plans = {user.kafka_name: plan_removal(user, observed[user.kafka_name]) for user in doomed}
-            failed = {name: str(no) for name, no in _carry_out(admin, plans, {}).items()}
+            failed = {name: str(no) for name, no in _carry_out(admin, plans, {}, services.now()).items()}
         except AdminError as error:
             failed = {user.kafka_name: problem_of(error).message for user in doomed}
     return {

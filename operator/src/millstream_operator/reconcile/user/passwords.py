@@ -1,18 +1,29 @@
 """User: the password in a Secret, generated or the user's own.
 
 A generated one is written once, and again for each new `spec.rotate.requestId`: the Secret's annotation, written with
-the password in one step, says for which. A Secret that was deleted is generated again, with another password.
+the password in one step, says for which. The former one stays in the Secret until its time is over, so that brokers
+accept both, whatever happens to the operator meanwhile. A Secret that was deleted is generated again, with another
+password, and ends both.
 """
 
 from __future__ import annotations
 
 import secrets as randomness
+from datetime import timedelta
 
-from ...kubernetes.client import KubeError
+from ...kubernetes.client import KubeError, Manifest
 from ...models import User
 from ...models.conditions import Reason
 from ...models.problem import PAUSED, Problem, is_paused
-from ...resources.user import password_of, reference, rotated_for, secret, version_of
+from ...resources.user import (
+    Former,
+    former_of,
+    password_of,
+    reference,
+    rotated_for,
+    secret,
+    version_of,
+)
 from ...state.context import Parts
 from ..common.objects import NotOurs, find
 from ..common.secrets import not_readable, replace
@@ -59,8 +70,27 @@ def _generated(services: Parts, user: User) -> Password | Problem:
     elif live is None:
         live = services.kube.create(secret(user, _new(), request))
     elif request and request not in (rotated_for(live), user.status.rotated_for):
-        live = replace(services.kube, live, secret(user, _new(), request))
-    return Password(password_of(live, "password"), version_of(live), user.name, rotated_for(live) or None)
+        live = replace(services.kube, live, secret(user, _new(), request, _former(services, user, live)))
+    elif (former := former_of(live)) is not None and former.until <= services.now():
+        live = replace(services.kube, live, secret(user, password_of(live, "password"), rotated_for(live)))
+    return Password(
+        password_of(live, "password"),
+        version_of(live),
+        user.name,
+        rotated_for(live) or None,
+        former=former_of(live),
+    )
+
+
+def _former(services: Parts, user: User, live: Manifest) -> Former | None:
+    """The password that a rotation replaces, for as long as the spec lets it be valid."""
+    seconds = user.spec.rotate.previous_valid_seconds if user.spec.rotate is not None else 0
+    if not seconds:
+        return None
+    try:
+        return Former(password_of(live, "password"), services.now() + timedelta(seconds=seconds))
+    except ValueError:  # of a damaged Secret nothing is left to use
+        return None
 
 
 def _new() -> str:

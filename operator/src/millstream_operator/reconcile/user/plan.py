@@ -28,12 +28,13 @@ from ...kafka.records import (
     ResourceType,
 )
 from ...models import Cluster, User, UserStatus
-from ...models.conditions import ConditionType, Reason
+from ...models.conditions import ConditionType, Reason, rfc3339
 from ...models.problem import Problem, conditions_with, shown
 from ...models.user import AclResource, Part
 from ...models.words import count_of
 from ...resources.broker_config import OPERATOR_USER
 from ...resources.pod_user import OWN_USERS
+from ...resources.user import Former
 
 ANONYMOUS: Final = "ANONYMOUS"
 """The user of clients without authentication."""
@@ -61,14 +62,19 @@ ITERATIONS: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class Password:
-    """``version`` changes with the password; ``secret``: where it is. A certificate is a credential without a
-    password: brokers keep nothing of it."""
+    """``version`` changes with the password; ``secret``: where it is; ``former``: the one before, while it is valid. A
+    certificate is a credential without a password: brokers keep nothing of it."""
 
     value: str = field(repr=False)
     version: str
     secret: str
     rotated_for: str | None = None
     is_certificate: bool = False
+    former: Former | None = None
+
+    def former_ms(self, now: datetime) -> int:
+        """How long the former password is valid from now on."""
+        return 0 if self.former is None else max(0, int((self.former.until - now).total_seconds() * 1000))
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,6 +299,8 @@ def _words(user: User, password: Password | None, rules: int) -> str:
         words.append(
             f"{'certificate' if password.is_certificate else 'password'} in Secret {password.secret}"
         )
+        if password.former is not None:
+            words.append(f"the former password is valid until {rfc3339(password.former.until)}")
     if user.spec.authorization is not None:
         words.append(count_of(rules, "access rule"))
     if user.spec.quotas is not None:
