@@ -32,7 +32,15 @@ IN_MANY_PLANS = {
     *("clusterRef", "deletionPolicy", "groupId", "requestId", "topicName", "userName"),
     *("allowPlaintext", "allowedNamespaces", "className", "networkPolicy", "topologyKey"),
     *("replicationFactor", "startAt"),
-    *("minRecords", "partitionBy", "secretKeyRef", "startingDeadlineSeconds", "timeColumn", "timeZone"),
+    *(
+        "minRecords",
+        "partitionBy",
+        "secretKeyRef",
+        "secretName",
+        "startingDeadlineSeconds",
+        "timeColumn",
+        "timeZone",
+    ),
     *("timeoutSeconds", "ttlSecondsAfterFinished", "valueFrom", "volumeClaimName"),
 }
 """What a resource is or belongs to, what Kubernetes and a laptop do differently, and what several plans decide by."""
