@@ -259,7 +259,8 @@ def test_of_two_resources_of_one_group_the_older_has_it() -> None:
     assert ready(found, "new") == (
         "False",
         "ConflictingGroup",
-        "group watch of Cluster default belongs to the older ConsumerGroup old in namespace ns",
+        "group watch of Cluster default belongs to the older ConsumerGroup old in namespace ns: delete this"
+        " ConsumerGroup, or create it with another groupId",
     )
     assert found.again == {"new": 30, "old": 8.5}
 

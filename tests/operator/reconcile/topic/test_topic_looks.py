@@ -333,7 +333,8 @@ def test_of_two_topics_of_one_name_the_older_has_it() -> None:
     assert found.condition("Topic", "new") == (
         "False",
         "ConflictingTopic",
-        "topic flights of Cluster default belongs to the older Topic old in namespace ns",
+        "topic flights of Cluster default belongs to the older Topic old in namespace ns: delete this Topic, or create"
+        " it with another topicName",
     )
     assert found.again == {"old": 60, "new": 30}
 

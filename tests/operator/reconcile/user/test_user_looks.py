@@ -357,7 +357,10 @@ def test_second_user_of_a_name_waits_and_takes_nothing_with_it() -> None:
     )
     found = started(older, younger, there=there)
     look(found, "alice", "bob")
-    words = "user app of Cluster default belongs to the older User alice in namespace ns"
+    words = (
+        "user app of Cluster default belongs to the older User alice in namespace ns: delete this User, or create it"
+        " with another userName"
+    )
     assert found.condition("User", "bob") == ("False", "ConflictingUser", words)
     assert ("Secret", "bob") not in found.kube.objects
     found.kube.objects["User", "bob"]["metadata"] |= deleted(5)

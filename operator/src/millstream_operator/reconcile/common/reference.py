@@ -124,5 +124,5 @@ def rival_problem(
     return Problem(
         reason,
         f"{what} {name} of Cluster {cluster.name} belongs to the older {resource.KIND} {other.name} "
-        f"in namespace {other.namespace}",
+        f"in namespace {other.namespace}: delete this {resource.KIND}, or create it with another {resource.CLAIMS}",
     )
