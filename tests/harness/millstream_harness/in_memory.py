@@ -29,7 +29,7 @@ class MemoryKube(Kube):
     """Objects by kind and name.
 
     ``applied``, ``deleted`` and ``events`` record the calls, in order; ``refused`` has errors for calls that get,
-    list or apply objects of a kind.
+    list or apply objects of a kind, and ``refused_writes`` for those that apply.
     """
 
     def __init__(self, *objects: Mapping[str, Any]) -> None:
@@ -38,6 +38,7 @@ class MemoryKube(Kube):
         self.deleted: list[Name] = []
         self.events: list[Event] = []
         self.refused: dict[str, KubeError] = {}
+        self.refused_writes: dict[str, KubeError] = {}
         self.logs: dict[tuple[str, str], list[str]] = {}
         """By pod and container."""
         for manifest in objects:
@@ -90,6 +91,8 @@ class MemoryKube(Kube):
 
     def apply(self, manifest: Mapping[str, Any], subresource: str = "") -> Manifest:
         self._refuse(manifest["kind"])
+        if manifest["kind"] in self.refused_writes:
+            raise self.refused_writes[manifest["kind"]]
         sent: Manifest = msgspec.json.decode(msgspec.json.encode(manifest))
         self.applied.append(sent)
         before = self.objects.get((sent["kind"], sent["metadata"]["name"]), {"metadata": {}})

@@ -39,7 +39,7 @@ from ..models import Cluster, Listener
 from .broker_config import broker_set_name, pod_name
 from .listeners import Address, Addresses, broker_host, external_listeners, external_service_name
 from .owned import Manifest, opaque_secret, secret_reference
-from .volumes import secret_volume
+from .volumes import mounts_secret, secret_volume
 
 ROTATED_FOR: Final = "millstream.dev/rotated-for"
 AUTHORITIES: Final = "millstream.dev/authorities"
@@ -150,9 +150,7 @@ def certificates_volume(cluster: Cluster) -> list[Manifest]:
 
 def has_certificates(cluster: Cluster, pod: Mapping[str, Any]) -> bool:
     """Whether a pod mounts the brokers' certificates."""
-    volumes = pod.get("spec", {}).get("volumes") or ()
-    name = brokers_secret(cluster)
-    return any((volume.get("secret") or {}).get("secretName") == name for volume in volumes)
+    return mounts_secret(pod, brokers_secret(cluster))
 
 
 # What is in the Secrets

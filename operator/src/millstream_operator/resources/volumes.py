@@ -50,6 +50,12 @@ def secret_volume(name: str, secret: str, **options: Any) -> Manifest:
     return {"name": name, "secret": {"secretName": secret, **options}}
 
 
+def mounts_secret(pod: Mapping[str, Any], secret: str) -> bool:
+    """Whether a volume of the pod is this Secret."""
+    volumes = pod.get("spec", {}).get("volumes") or ()
+    return any((volume.get("secret") or {}).get("secretName") == secret for volume in volumes)
+
+
 class VolumeOwnership(StrEnum):
     """How volumes become writable for pods that are not root. AUTO looks at the storage class's provisioner."""
 

@@ -95,7 +95,7 @@ def test_volumes_grow_and_never_shrink() -> None:
 @pytest.mark.parametrize("status", [403, 422])
 def test_a_volume_whose_class_does_not_let_it_grow_is_a_warning(status: int) -> None:
     found = in_memory(claim("data-east-brokers-0", "1Gi"))
-    found.kube.refused["PersistentVolumeClaim"] = KubeError(
+    found.kube.refused_writes["PersistentVolumeClaim"] = KubeError(
         status, "Forbidden", "only dynamic claims can grow"
     )
     _, said = brokers(found, a_cluster(brokers={"storage": {"size": "2Gi"}}))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from millstream_harness.in_memory import NOW, stored
 from millstream_harness.manifests import resource
 from millstream_kafka.client.security import CredentialsError
 from millstream_operator.certificates.issuing import new_authority, pem_of
+from millstream_operator.kafka.records import AdminError
 from millstream_operator.models import Cluster, decode_as
 from millstream_operator.resources.mirror import LOGS_IN
 
@@ -246,6 +248,19 @@ def test_the_operator_trusts_what_the_clusters_secret_has_at_each_connection() -
         CredentialsError, match=r"key ca\.crt of Secret ns/east-cluster-ca-cert does not exist"
     ):
         trusted()
+
+
+def test_certificates_that_expired_are_replaced_though_no_broker_can_be_asked() -> None:
+    """All of them, while the operator was away: it verifies brokers, and these verify each other."""
+    east = cluster(listeners=ENCRYPTED)
+    before = dict(east.kube.objects["Secret", "east-brokers-tls"]["data"])
+    later = dataclasses.replace(east.memory.services, now=lambda: NOW + timedelta(days=400))
+    object.__setattr__(east.memory, "services", later)
+    expired = AdminError("no connection to east-bootstrap.ns.svc:9090: certificate has expired")
+    requests = ("brokers", "replicas", "reassigning", "held", "strays", "brokers_config", "cluster_id")
+    east.look(**dict.fromkeys(requests, expired))
+    after = east.kube.objects["Secret", "east-brokers-tls"]["data"]
+    assert {name for name in after if after[name] != before[name]} == {f"broker-{n}.pem" for n in range(3)}
 
 
 def test_the_operators_ports_are_free_ones() -> None:
