@@ -14,14 +14,17 @@ VERSION = next(
     if line.startswith("version = ")
 )
 CLIENT = f"millstream/client:{VERSION}"
+BROKER = f"millstream/broker:{VERSION}"
 CHART = ROOT / "charts/millstream"
 SYSTEM = Namespace("millstream-system")
 KINDS = ("batchloads", "mirrormakers", "consumergroups", "topics", "users", "clusters")
 
 
-def install(*, default_cluster: bool, chart: Path = CHART, namespace: Namespace = SYSTEM) -> None:
-    """``helm upgrade --install``, waiting until the operator is available."""
-    setting = f"cluster.enabled={str(default_cluster).lower()}"
+def install(
+    *, default_cluster: bool, chart: Path = CHART, namespace: Namespace = SYSTEM, settings: str = ""
+) -> None:
+    """``helm upgrade --install``, waiting until the operator is available. ``settings``: more values of the chart."""
+    setting = ",".join(filter(None, (f"cluster.enabled={str(default_cluster).lower()}", settings)))
     release = ["millstream", str(chart), "--namespace", namespace.name, "--create-namespace"]
     run("helm", "upgrade", "--install", *release, "--set", setting, "--wait", "--timeout", "3m", timeout=240)
 
