@@ -155,6 +155,25 @@ async def test_another_authority_on_both_sides_keeps_the_session(tmp_path: Path)
             assert states == [State.CONNECTED, State.SUSPENDED, State.CONNECTED]
 
 
+async def test_a_problem_of_several_servers_is_logged_once_for_each(
+    servers: Servers, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, problems = servers["sasl"], list[str]()
+    both = f"127.0.0.1:{server.port},localhost:{server.port}/a"
+    config = server.config() | {"zookeeper.connect": both, "zookeeper.sasl.jaas.config": WRONG}
+    async with session_of(config) as (session, _):
+        report = session._report
+
+        def counted(problem: str) -> None:
+            problems.append(problem)
+            report(problem)
+
+        monkeypatch.setattr(session, "_report", counted)
+        await until(lambda: len(problems) >= 8 and len(set(problems)) == 2)
+    logged = [one for one in caplog.messages if "refuses user broker" in one]
+    assert len(logged) == len(set(logged)) == 2
+
+
 async def test_credentials_that_become_valid_later_connect(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -112,8 +112,8 @@ class ZooKeeperStore:
         self._is_waking = False
         self._is_closed = False
         self._sets_acls = access.sets_acls
-        self._problem = ""
-        self._reported = -REPEAT_S
+        self._reported: dict[str, float] = {}
+        """When each problem of the last minute was logged: each server has its own."""
         self._client = ZooKeeperClient(
             ensemble.servers,
             timeout,
@@ -408,7 +408,7 @@ class ZooKeeperStore:
         if kazoo_state == KazooState.CONNECTED and session_id:
             state = State.CONNECTED
             is_new, self._session_id = session_id != self._session_id, session_id
-            self._problem = ""
+            self._reported.clear()
             self._connected.set()
         else:
             state = State.SUSPENDED if kazoo_state == KazooState.SUSPENDED else State.LOST
@@ -419,8 +419,9 @@ class ZooKeeperStore:
 
     def _report(self, problem: str) -> None:
         now = self._loop.time()
-        if problem != self._problem or now - self._reported > REPEAT_S:
-            self._problem, self._reported = problem, now
+        self._reported = {one: at for one, at in self._reported.items() if now - at <= REPEAT_S}
+        if problem not in self._reported:
+            self._reported[problem] = now
             log.error("ZooKeeper: %s", problem)
 
     def _start_again(self) -> None:
