@@ -6,7 +6,7 @@ Lease never expires, and no release takes it from another: an operator that is d
 Clusters restarted with another release's images. To hand a namespace over, a user deletes the Lease; the chart's
 uninstall hook deletes it, too.
 
-The holder is cached for ``RECHECK_S``, so most looks cost no request.
+The holder is cached for ``RECHECK_S``, so most reconciles cost no request.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 CLAIM = "millstream.dev"
 RECHECK_S = 13.0
-"""Shorter than the time between two looks at a resource of another release, so that each look reads the Lease."""
+"""Shorter than the time between two reconciles of a resource of another release, so that each reads the Lease."""
 
 
 class Claims:

@@ -1,8 +1,8 @@
-"""Limits concurrent looks: slow ones do not count towards the limit, but have their own; pure.
+"""Limits concurrent reconciles: slow ones do not count towards the limit, but have their own; pure.
 
-A look at brokers that do not respond blocks until a timeout. So a look that has taken ``SLOW_S`` no longer counts as
-one of the ``WORKERS``, up to ``THREADS`` in all. Its group, with the others of its Cluster, is slow from then on: at
-most ``SLOW_WORKERS`` looks at slow groups run at once, until a look at one of them is quick.
+A reconcile with brokers that do not respond blocks until a timeout. So one that has taken ``SLOW_S`` no longer counts
+as one of the ``WORKERS``, up to ``THREADS`` in all. Its group, with the others of its Cluster, is slow from then on: at
+most ``SLOW_WORKERS`` reconciles of slow groups run at once, until one of these is quick.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ def alone(group: Hashable) -> Collection[Hashable]:
 
 @dataclass(slots=True)
 class WorkerConcurrency:
-    """The running looks, by group. Times are in seconds. ``beside``: the groups that use the same brokers, including
-    the group itself."""
+    """The running reconciles, by group. Times are in seconds. ``beside``: the groups that use the same brokers,
+    including the group itself."""
 
     beside: Callable[[Hashable], Collection[Hashable]] = alone
     begun: dict[Hashable, float] = field(default_factory=dict)
@@ -38,18 +38,18 @@ class WorkerConcurrency:
         change(self.beside(group))
 
     def free(self, now: float) -> bool:
-        """Whether another look may begin."""
+        """Whether another reconcile may begin."""
         return len(self.begun) < THREADS and len(self._quick(now)) < WORKERS
 
     def free_at(self, now: float) -> float | None:
-        """When another look may begin even if none ends before; None if never, or if one may begin now."""
+        """When another reconcile may begin even if none ends before; None if never, or if one may begin now."""
         quick = self._quick(now)
         if len(self.begun) >= THREADS or len(quick) < WORKERS:
             return None
         return min(self.begun[group] for group in quick) + SLOW_S
 
     def held_back(self, now: float) -> Collection[Hashable]:
-        """The groups that must wait although a look may begin: slow ones, while enough of them are being looked at."""
+        """The groups that must wait although a reconcile may begin: slow ones, while enough of them run."""
         late = {
             group for group, begun in self.begun.items() if now - begun >= SLOW_S and group not in self.slow
         }
@@ -57,7 +57,7 @@ class WorkerConcurrency:
         return slow if len(slow.intersection(self.begun)) >= SLOW_WORKERS else ()
 
     def longest(self, now: float) -> float:
-        """How long the longest running look has taken so far."""
+        """How long the longest running reconcile has taken so far."""
         return now - min(self.begun.values(), default=now)
 
     def _quick(self, now: float) -> list[Hashable]:

@@ -1,7 +1,7 @@
 """Runs the reconciles: watches put resources into the store and the queue, workers take them out.
 
 Each kind has a ``Controller``: a function that brings a batch of resources to their desired state, whatever happened
-before (level-triggered), and returns when to look again. Creation, change, a restart of the operator, a changed
+before (level-triggered), and returns when to reconcile again. Creation, change, a restart of the operator, a changed
 neighbour and the passing of time all lead to the same function. It runs in a worker thread, one batch of a group at a
 time (see workqueue.py). Nothing is reconciled before all kinds are listed (see resync.py).
 
@@ -43,9 +43,9 @@ logger = logging.getLogger(__name__)
 LINGER_S = 0.1  # for kinds reconciled in batches: wait for others that arrive at the same time
 RETRY_LIMIT_S = 60.0
 JITTER = 0.1  # an interval is shortened by up to this share, so that resources created together spread out
-FAILED = -1.0  # instead of seconds until the next look
+FAILED = -1.0  # instead of seconds until the next reconcile
 NOT_OURS_INTERVAL_S = 5.0
-FOREIGN_INTERVAL_S = 15.0  # until a namespace of another release is looked at again
+FOREIGN_INTERVAL_S = 15.0  # until a namespace of another release is reconciled again
 STANDBY_POLL_S = 0.1
 GHOSTS_INTERVAL_S = 300.0
 UNKNOWN = {MirrorMaker.KIND: OF_WORKERS}
@@ -66,9 +66,9 @@ class OwnedResource:
 
 @dataclass(frozen=True, slots=True)
 class Controller(Generic[ResourceT]):
-    """How a kind is reconciled. ``reconcile`` returns for each key the seconds until its next look.
+    """How a kind is reconciled. ``reconcile`` returns for each key the seconds until its next reconcile.
 
-    Resources that are due within ``early`` seconds are looked at together with others of their group.
+    Resources that are due within ``early`` seconds are reconciled together with others of their group.
     """
 
     kind: type[ResourceT]
@@ -152,7 +152,7 @@ class Manager:
         self._apply(key, change)
 
     def owned_seen(self, manifest: Mapping[str, Any]) -> None:
-        """A watch showed an object of ours: its owner needs a look."""
+        """A watch showed an object of ours: its owner needs a reconcile."""
         metadata = manifest["metadata"]
         for owner in metadata.get("ownerReferences", ()):
             if owner.get("kind") in KINDS and owner.get("apiVersion", "").startswith("millstream.dev/"):
@@ -167,7 +167,7 @@ class Manager:
             group: Hashable = (key.kind, controller.group_of(resource))
         except ManifestError:
             group = key
-        except Exception:  # a bug of ours: the look reports it in the condition
+        except Exception:  # a bug of ours: the reconcile reports it in the condition
             logger.exception("%s has no group", key)
             group = key
         linger = LINGER_S if controller.batch > 1 else 0.0
@@ -233,7 +233,7 @@ class Manager:
         """For the liveness probe.
 
         Whether this operator acts, seconds since the last success, the number of successes, how long work has been
-        overdue, how long the longest running look has taken, and which namespaces belong to other releases. Slow
+        overdue, how long the longest running reconcile has taken, and which namespaces belong to other releases. Slow
         groups, which wait for each other, do not count as overdue; nor does anything while this operator stands by, or
         from before it acted.
         """
@@ -307,7 +307,7 @@ class Manager:
             again = await loop.run_in_executor(threads, self._reconcile, batch)
             for key, seconds in again.items():
                 self._looked(key, seconds, loop.time())
-        except Exception:  # a bug of ours: without a next look the resource would be forgotten
+        except Exception:  # a bug of ours: without a next reconcile the resource would be forgotten
             logger.exception("work on %s failed", ", ".join(map(str, batch.keys)))
             for key in batch.keys:
                 self._looked(key, FAILED, loop.time())
@@ -341,7 +341,7 @@ class Manager:
             self.enqueue(key, min(RETRY_LIMIT_S, 2.0 ** min(failures - 1, 10)))
 
     def _reconcile(self, batch: Batch) -> dict[Key, float]:
-        """In a worker thread: seconds until the next look by key, ``FAILED`` for a failure."""
+        """In a worker thread: seconds until the next reconcile by key, ``FAILED`` for a failure."""
         controller = self.controllers[batch.keys[0].kind]
         resources = []
         again: dict[Key, float] = {}
@@ -397,7 +397,7 @@ class Manager:
         self.services.metrics.errors.labels(key.kind, type(error).__name__).inc()
 
     def _say(self, key: Key, reason: Reason, message: str) -> float:
-        """Set ``Ready``, and to Unknown what only a look at the resource could tell."""
+        """Set ``Ready``, and to Unknown what only a reconcile of the resource could show."""
         raw = self.store.raw(key)
         if raw is None:
             return 0.0

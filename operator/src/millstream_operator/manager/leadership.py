@@ -2,9 +2,9 @@
 
 One operator of a release acts at a time; others stand by, with their watches open, and take over when it ends (at once)
 or falls silent (after 15 s; see election.py). Renewal has its own thread, because neither a busy event loop nor a long
-look may cost the Lease. An operator that has lost the Lease must not write any more: ``lost`` is called, which ends the
-process, and until then ``check`` refuses every write, to the API server and to brokers. A request that was already sent
-cannot be recalled.
+reconcile may cost the Lease. An operator that has lost the Lease must not write any more: ``lost`` is called, which
+ends the process, and until then ``check`` refuses every write, to the API server and to brokers. A request that was
+already sent cannot be recalled.
 """
 
 from __future__ import annotations

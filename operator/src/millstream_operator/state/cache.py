@@ -1,12 +1,12 @@
 """The custom resources as the watches last showed them, with two indexes for the reconciles.
 
-A resource is stored as compact JSON (a topic: about 1 KB) and decoded when it is looked at, so thousands of them stay
+A resource is stored as compact JSON (a topic: about 1 KB) and decoded when it is reconciled, so thousands of them stay
 cheap. The indexes: which resources refer to a Cluster, and which claim the same topic or group of a Cluster.
 
 Watches store what they see; workers store the responses to their own writes, so a reconcile never starts from a status
 older than the last one written. The newer resourceVersion wins.
 
-A resource is validated against its CRD when it arrives and when its spec changes, not at each look.
+A resource is validated against its CRD when it arrives and when its spec changes, not at each reconcile.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class _Entry:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The effect of an event: whether the resource itself needs a look, and which others do."""
+    """The effect of an event: whether the resource itself needs a reconcile, and which others do."""
 
     needs_reconcile: bool
     others: frozenset[Key]
@@ -90,8 +90,7 @@ class Store:
             return self._put(key, entry)
 
     def put_written(self, manifest: Mapping[str, Any]) -> None:
-        """Store a resource from the response to our own write; ``take_woken`` returns the resources that need a
-        look."""
+        """Store a resource from the response to our own write; ``take_woken`` returns those that need a reconcile."""
         key = key_of(manifest)
         entry = _entry(key, manifest, self._entries.get(key), checks=self._checks)
         with self._lock:
@@ -104,12 +103,12 @@ class Store:
                 self._woken.add(key)
 
     def wake(self, key: Key) -> None:
-        """Request another look at a resource soon."""
+        """Request another reconcile of a resource soon."""
         with self._lock:
             self._woken.add(key)
 
     def wake_groups(self, cluster: ClusterKey, topics: Collection[str]) -> None:
-        """Request a look at the ConsumerGroups of a Cluster that list one of these topics, which are new."""
+        """Request a reconcile of the ConsumerGroups of a Cluster that list one of these topics, which are new."""
         if not topics:
             return
         with self._lock:
@@ -201,8 +200,8 @@ class Store:
                     del self._claims[key.kind, cluster, entry.claimed]
 
     def _others(self, key: Key, before: _Entry | None, after: _Entry | None) -> frozenset[Key]:
-        """The other resources that need a look: those that refer to a changed Cluster, rivals for a name when a claim
-        to it appears or disappears, and a Cluster where the user of a resource's pods is of no use any more."""
+        """The other resources that need a reconcile: those that refer to a changed Cluster, rivals for a name when a
+        claim to it appears or disappears, and a Cluster where the user of a resource's pods is of no use any more."""
         if key.kind == Cluster.KIND:
             if before and after and _seen_by_others(before.raw) == _seen_by_others(after.raw):
                 return frozenset()

@@ -1,4 +1,4 @@
-"""The operator's memory of a ConsumerGroup between two looks, by the resource's uid; lost when it restarts."""
+"""The operator's memory of a ConsumerGroup between two reconciles, by the resource's uid; lost when it restarts."""
 
 from __future__ import annotations
 

@@ -207,7 +207,7 @@ class _Series:
         )
 
     def add_lags(self, shown: Mapping[Key, _Status], measured: Mapping[Key, Measured], now: float) -> None:
-        """Add the lags last measured; after a restart those in statuses, until each resource is looked at."""
+        """Add the lags last measured; after a restart those in statuses, until each resource is reconciled."""
         for kind, name in (("ConsumerGroup", "group"), ("BatchLoad", "load")):
             lags = {
                 (key.namespace, key.name): measured[key][:2]

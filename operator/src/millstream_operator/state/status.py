@@ -39,7 +39,7 @@ def write_raw_status(
 ) -> bool:
     """Replace only ``before``, from which ``after`` was computed: a status that another writer has set since stays.
 
-    The resource is then looked at again. A change of the spec in between does not matter, because a status names its
+    The resource is then reconciled again. A change of the spec in between does not matter, because a status names its
     generation.
     """
     if before == after:

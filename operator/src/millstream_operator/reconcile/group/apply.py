@@ -38,14 +38,14 @@ from .workload import has_workload, with_consumers, workload_conditions
 from .workload_apply import workloads_of
 
 LAG_AGE_S = 8.5
-"""At this age a lag is replaced by a new one, if a look takes as long as the one before it. The rest of the promised
-ten seconds is for looks that wait or take longer."""
+"""At this age a lag is replaced by a new one, if a reconcile takes as long as the one before it. The rest of the
+promised ten seconds is for reconciles that wait or take longer."""
 WAITING_INTERVAL_S = 5.0
 SOON_S = 2.0
 
 
 def reconcile_groups(services: GroupParts, groups: Sequence[ConsumerGroup]) -> Mapping[Key, float]:
-    """One look at ConsumerGroups of one Cluster; returns seconds until the next look by ConsumerGroup."""
+    """One reconcile of ConsumerGroups of one Cluster; returns seconds until the next reconcile by ConsumerGroup."""
     found = partition_by_readiness(services, groups, conflict, _title)
     _stop_forbidden(services, [group for group in groups if key_for(group) in found.again])
     if found.cluster is not None:

@@ -47,7 +47,7 @@ ResetCondition = tuple[ConditionType, bool, Reason, str]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Advanced:
-    """A group after this look at its reset.
+    """A group after this reconcile of its reset.
 
     ``group`` is as the API server has it, ``seen`` as the brokers have it; ``last`` and ``condition`` are for its
     status.
@@ -60,7 +60,7 @@ class Advanced:
 
     @property
     def ended_now(self) -> bool:
-        """Whether a reset ended in this look."""
+        """Whether a reset ended in this reconcile."""
         return (
             self.last is not None
             and self.last.state != "Running"
@@ -111,7 +111,7 @@ def _advance(services: GroupParts, admin: KafkaAdmin, group: ConsumerGroup, seen
         last = planned
         status = msgspec.structs.replace(group.status, last_reset=last)
         if status != group.status and not write_status(services, group, status):
-            # Another writer has changed the status: the next look starts from it.
+            # Another writer has changed the status: the next reconcile starts from it.
             return Advanced(group, seen, group.status.last_reset, None)
         group = msgspec.structs.replace(group, status=status)
     assert last is not None

@@ -1,12 +1,12 @@
 """The number of consumers that a group needs, from its lag; pure, the caller passes the time.
 
 One consumer for each ``targetLag`` records, within ``min`` and ``max`` and never more than there are partitions. A
-difference of a tenth changes nothing. The number rises at once. It falls only if no look of a whole window needed as
-many consumers, by at most half, and to zero only if nothing was left to read. A restarted operator first observes
+difference of a tenth changes nothing. The number rises at once. It falls only if no reconcile of a whole window needed
+as many consumers, by at most half, and to zero only if nothing was left to read. A restarted operator first observes
 for a whole window.
 
 A single response of a broker may lack a topic. So missing topics, and fewer partitions than consumers, stop consumers
-only after all looks of a window found the same.
+only after all reconciles of a window found the same.
 
 At a steady load enough consumers have no lag, and by lag alone some of them would stop and start for ever. So the
 history keeps the speed of one consumer at times when the group fell behind. As many stay as the records of the last
@@ -87,7 +87,7 @@ def _need(scaling: Scaling, load: Load, present: int) -> int:
 
 
 def _lacking(history: History, load: Load, consumers: int, now: datetime) -> History:
-    """The history with the start of looks that lack topics, or partitions for this many consumers."""
+    """The history with the start of reconciles that lack topics, or partitions for this many consumers."""
     if not load.missing and load.partitions >= consumers:
         return replace(history, lacking_since=None)
     if history.lacking_since is None or now < history.lacking_since:

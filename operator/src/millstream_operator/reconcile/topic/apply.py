@@ -34,7 +34,7 @@ WAITING_INTERVAL_S = 5.0
 
 
 def reconcile_topics(services: Parts, topics: Sequence[Topic]) -> Mapping[Key, float]:
-    """One look at Topics of one Cluster; returns seconds until the next look by Topic."""
+    """One reconcile of Topics of one Cluster; returns seconds until the next reconcile by Topic."""
     found = partition_by_readiness(services, topics, conflict, _title)
     if found.cluster is not None:
         admin = services.brokers_of(found.cluster)
