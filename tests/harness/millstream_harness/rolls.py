@@ -42,6 +42,8 @@ class Paced:
     """The producer in its pod, and its delivery reports so far."""
 
     namespace: Namespace
+    service: str = f"{CLUSTER}-bootstrap"
+    port: int = 9092
     ledger: Ledger = field(default_factory=Ledger)
     times: dict[int, list[float]] = field(default_factory=lambda: {one: [] for one in range(PARTITIONS)})
     """When each partition acknowledged records, in Unix time."""
@@ -50,7 +52,7 @@ class Paced:
 
     def start(self) -> None:
         code = Path(paced_producer.__file__).read_text()
-        bootstrap = f"{CLUSTER}-bootstrap.{self.namespace.name}.svc:9092"
+        bootstrap = f"{self.service}.{self.namespace.name}.svc:{self.port}"
         self.namespace.kubectl(
             "run", PRODUCER, f"--image={CLIENT}", "--image-pull-policy=IfNotPresent", "--restart=Never", "--command",
             "--", "python3", "-c", code, bootstrap, TOPIC, str(PARTITIONS), str(RATE),
@@ -103,8 +105,8 @@ class Paced:
         until("the producer's end", ended)
 
 
-def under_load(namespace: Namespace) -> Paced:
-    """The ready Cluster with its Topic and the running producer."""
+def under_load(namespace: Namespace, *, outside: bool = False) -> Paced:
+    """The ready Cluster with its Topic and the running producer. ``outside``: at the external listener."""
     spec: Json = {
         "brokers": {
             "replicas": 3,
@@ -128,7 +130,7 @@ def under_load(namespace: Namespace) -> Paced:
     }
     namespace.apply(resource("Topic", TOPIC, wanted))
     namespace.wait_condition(TOPIC_KIND, TOPIC)
-    paced = Paced(namespace)
+    paced = Paced(namespace, f"{CLUSTER}-external-all", 9094) if outside else Paced(namespace)
     paced.start()
     namespace.kubectl("wait", "--for=condition=Ready", f"pod/{PRODUCER}", "--timeout=60s")
     paced.goes_on()
@@ -189,7 +191,8 @@ def in_sync(admin: KafkaAdmin, factor: int, topic: str) -> bool:
 
 def bootstrap(namespace: Namespace) -> str:
     """The brokers' address for this machine."""
-    (listener,) = namespace.get(KIND, CLUSTER)["status"]["listeners"]
+    listeners = namespace.get(KIND, CLUSTER)["status"]["listeners"]
+    (listener,) = (one for one in listeners if one["name"] == "external")
     return str(listener["bootstrap"])
 
 
