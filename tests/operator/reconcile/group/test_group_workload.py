@@ -163,7 +163,7 @@ def test_a_deployment_of_somebody_else_is_left_alone() -> None:
 
 def test_a_template_that_kubernetes_refuses_concerns_this_group_alone() -> None:
     found = in_memory(CLUSTER, stored(consumers()), stored(group("other")), **brokers())
-    found.kube.refused["Deployment"] = KubeError(422, "Invalid", "no such priority class")
+    found.kube.refused_writes["Deployment"] = KubeError(422, "Invalid", "no such priority class")
     names = ("watch", "other")
     both = [decode_as(ConsumerGroup, found.kube.objects["ConsumerGroup", name]) for name in names]
     assert len(reconcile_groups(found.services, both)) == 2

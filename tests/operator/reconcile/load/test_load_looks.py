@@ -49,10 +49,10 @@ def test_a_run_is_in_the_status_before_anything_is_started() -> None:
 def test_an_operator_that_dies_between_two_writes_of_a_start(before: str) -> None:
     found = in_memory(CLUSTER, a_load(), **BROKERS)
     look(found)
-    found.kube.refused[before] = KubeError(500, "", "died")
+    found.kube.refused_writes[before] = KubeError(500, "", "died")
     with pytest.raises(KubeError, match="died"):
         look(found)
-    found.kube.refused.clear()
+    found.kube.refused_writes.clear()
     found.brokers.answers["offsets"] = lambda wanted: dict.fromkeys(wanted, 99)  # more records have arrived
     assert look(found) == SOON
     assert sorted(written(found)) == ["ConfigMap", "Job", "RoleBinding", "ServiceAccount"], "each once"
