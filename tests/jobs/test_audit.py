@@ -23,6 +23,7 @@ from millstream_jobs.audit import audit, main
 from millstream_jobs.audits import extents, page, reported
 from millstream_jobs.audits.file import Audit, Server, read_audit
 from millstream_jobs.audits.result import Audited
+from millstream_jobs.brokers import Brokers
 from millstream_jobs.run import BadRun, Output
 from millstream_jobs.value import Record, Value
 
@@ -251,8 +252,10 @@ def test_reports_count_once_and_bad_ones_are_named(audits: Audits) -> None:
     ]
     for value, _ in bad:
         audits.raw_report(value and value.replace(b"TOPIC", audits.topic.encode()))
-    read = extents.find(audits.loads.bootstrap, [audits.reports], None)
-    records = table.read_ranges(audits.loads.spark, audits.loads.bootstrap, [one.offsets for one in read])
+    read = extents.find(Brokers(audits.loads.bootstrap), [audits.reports], None)
+    records = table.read_ranges(
+        audits.loads.spark, Brokers(audits.loads.bootstrap), [one.offsets for one in read]
+    )
     found = reported.parse(records, 600).where("why IS NOT NULL AND offset > 7").orderBy("offset").collect()
     assert len(found) == len(bad)
     for row, (_, why) in zip(found, bad, strict=True):
@@ -331,7 +334,9 @@ def test_rows_of_an_earlier_topic_of_the_name_stand_for_no_other_records(audits:
 
 def test_time_and_server_from_fields_and_several_topics(audits: Audits) -> None:
     """Two topics, one of them without reports; time and server come from the records' fields."""
-    other = Audits(Loads(audits.loads.spark, audits.loads.bootstrap, audits.folder / "other"), audits.folder)
+    other = Audits(
+        Loads(audits.loads.spark, Brokers(audits.loads.bootstrap), audits.folder / "other"), audits.folder
+    )
     audits.send(5, created="2024-01-01T00:31:00Z", host="a")
     audits.send(500, created=str(int((START + 32 * MINUTE).timestamp() * 1000)), host="a", partition=1)
     audits.send(5, created="no time", host="b")

@@ -14,6 +14,7 @@ from millstream_harness.broker import BrokerProcess
 from millstream_harness.spark_loads import ICEBERG_TABLE, PY4J, Loads
 from millstream_jobs import completeness, positions
 from millstream_jobs import load as job
+from millstream_jobs.brokers import Brokers
 from millstream_jobs.claims import TableReplaced
 from millstream_jobs.identity import TopicReplaced
 from millstream_jobs.outputs import Fenced, OutputError, open_output
@@ -40,7 +41,7 @@ class Tables:
     def run(self, name: str, first: int, until: int, fence: Fence | None, mode: str = "Append") -> Run:
         output = {"format": self.format, "owner": "ns/daily", "mode": mode}
         output |= {"table": ICEBERG_TABLE} if self.format == "Iceberg" else {}
-        ids = positions.topic_ids(self.loads.bootstrap, [self.loads.topic])
+        ids = positions.topic_ids(Brokers(self.loads.bootstrap), [self.loads.topic])
         more: dict[str, Any] = {"topic_ids": ids, "fence": fence}
         return self.loads.run(
             (0, first, until), name=name, value=Value(schema="a INT"), output=output, **more

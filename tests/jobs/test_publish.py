@@ -19,6 +19,7 @@ from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.spark_loads import PY4J
 from millstream_harness.spark_publications import PARTITIONS, Topic
 from millstream_jobs import positions, publication, sending
+from millstream_jobs.brokers import Brokers
 from millstream_jobs.files import PosixFiles
 from millstream_jobs.identity import TopicReplaced
 from millstream_jobs.publish import publish
@@ -144,7 +145,7 @@ def test_another_driver_that_is_alive_is_told(
             topic.produce(b"", 1, headers=headers)
 
     monkeypatch.setattr(sending, "time", Clock(send))
-    with positions.consumer(topic.bootstrap) as consumer:
+    with positions.consumer(Brokers(topic.bootstrap)) as consumer:
         part = TopicPartition(topic.name, 1)
         if whose == "delays":
             with pytest.raises(

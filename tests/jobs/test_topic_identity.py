@@ -16,6 +16,7 @@ from millstream_harness.load_conditions import ready_after
 from millstream_harness.spark_loads import PY4J, Loads
 from millstream_jobs import completeness, positions
 from millstream_jobs import load as job
+from millstream_jobs.brokers import Brokers
 from millstream_jobs.identity import TopicReplaced
 from millstream_jobs.rewind import Pinned, Rewind, pin, rewind
 from millstream_jobs.run import BadRun, Output, read_run
@@ -40,7 +41,7 @@ def loads(spark: SparkSession, shared_broker: InProcessBroker, tmp_path: Path) -
 
 
 def id_of(loads: Loads) -> str:
-    number = positions.topic_ids(loads.bootstrap, [loads.topic])[loads.topic]
+    number = positions.topic_ids(Brokers(loads.bootstrap), [loads.topic])[loads.topic]
     assert number is not None
     return number
 
@@ -126,7 +127,9 @@ def test_a_rewind_keeps_the_topic_that_its_first_attempt_found(loads: Loads) -> 
 
 def test_ids_are_as_kafka_writes_them(loads: Loads, tmp_path: Path) -> None:
     assert positions.as_kafka_writes("ab+/" * 5) == "ab-_" * 5
-    assert positions.topic_ids(loads.bootstrap, [loads.topic, "no-such-topic"]) == {loads.topic: id_of(loads)}
+    assert positions.topic_ids(Brokers(loads.bootstrap), [loads.topic, "no-such-topic"]) == {
+        loads.topic: id_of(loads)
+    }
     path = tmp_path / "run.json"
     run = {
         "name": "r",

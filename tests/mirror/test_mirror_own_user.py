@@ -10,14 +10,13 @@ import base64
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
 
-from millstream_harness.broker import fixed_port
+from millstream_harness.guarded_broker import Guarded, guarded_broker
 from millstream_harness.in_memory import MemoryKube, stored
-from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.manifests import cluster, resource
 from millstream_harness.mirror import OF_MIRRORS, MirrorProcess, arrived, create, produce
 from millstream_harness.mirror_groups import commit, follows
@@ -37,37 +36,16 @@ from millstream_operator.state.context import Services
 pytestmark = pytest.mark.soak
 
 
-class Guarded(NamedTuple):
-    """A broker with an authorizer: at ``bootstrap`` clients have all rights, at ``login`` those of a user."""
-
-    bootstrap: str
-    login: str
-
-
-def guarded(folder: Path) -> Iterator[Guarded]:
-    found = Guarded(*(f"127.0.0.1:{fixed_port()}" for _ in range(2)))
-    config = {
-        **OF_MIRRORS,
-        "listeners": f"PLAINTEXT://{found.bootstrap},CLEAR://{found.login}",
-        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CLEAR:SASL_PLAINTEXT",
-        "sasl.enabled.mechanisms": "SCRAM-SHA-512",
-        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-        "super.users": "User:ANONYMOUS",
-        "auto.create.topics.enable": "false",
-    }
-    broker = InProcessBroker(folder, config).start()
-    yield found
-    broker.discard()
-
-
 @pytest.fixture(scope="module")
 def west(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
-    yield from guarded(tmp_path_factory.mktemp("west"))
+    with guarded_broker(tmp_path_factory.mktemp("west"), OF_MIRRORS) as found:
+        yield found
 
 
 @pytest.fixture(scope="module")
 def east(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
-    yield from guarded(tmp_path_factory.mktemp("east"))
+    with guarded_broker(tmp_path_factory.mktemp("east"), OF_MIRRORS) as found:
+        yield found
 
 
 class Operated:

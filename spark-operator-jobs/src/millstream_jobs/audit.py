@@ -58,7 +58,7 @@ def audit(spark: SparkSession, wanted: Audit) -> Audited:
     since = wanted.begin(now)
     # A report is sent after its window's end, and a record's time is at most `grace` after it is logged.
     early = since - timedelta(seconds=wanted.grace_s) if since else None
-    read = extents.find(wanted.bootstrap, wanted.topics, early if wanted.time else since)
+    read = extents.find(wanted.brokers, wanted.topics, early if wanted.time else since)
     reports = _reports(spark, wanted, early)
     say(f"reads {sum(one.end - one.start for one in read):,} records of {', '.join(wanted.topics)}")
     rows = counts.rows(spark, wanted, read, reports, since, now)
@@ -89,9 +89,9 @@ def _reports(spark: SparkSession, wanted: Audit, since: datetime | None) -> Data
     """The reports on the audited topics, and those without a topic."""
     if wanted.reports is None:
         return None
-    parts = [one.offsets for one in extents.find(wanted.bootstrap, [wanted.reports], since, "reports")]
+    parts = [one.offsets for one in extents.find(wanted.brokers, [wanted.reports], since, "reports")]
     if any(part.records for part in parts):
-        records = table.read_ranges(spark, wanted.bootstrap, parts)
+        records = table.read_ranges(spark, wanted.brokers, parts)
     else:
         records = spark.createDataFrame([], "value BINARY, partition INT, offset LONG, timestamp TIMESTAMP")
     reports = reported.parse(records, wanted.window_s)

@@ -158,10 +158,10 @@ class Claims:
                 " nothing was published; to go on, let from begin where the table ends, with another requestId"
             )
         requests = (fence.request, *done)[:MOST_REQUESTS] if fence.request else done
-        read = records.last_of(run.bootstrap, run.offsets)
+        read = records.last_of(run.brokers, run.offsets)
         if fence.after is not None and last is not None:
             known = _known(last, run)
-            records.check(run.bootstrap, known, last.run)
+            records.check(run.brokers, known, last.run)
             read = records.merged(known, read)
         return Claim(run.name, run.offsets, table.identity(), run.topic_ids, read, fence.failed, requests)
 
@@ -207,7 +207,7 @@ class Claims:
 
 def check_records(run: Run, claim: Claim) -> None:
     """TopicReplaced if the log's records are not those that the run, or a run before it, has read."""
-    records.check(run.bootstrap, _known(claim, run), claim.run)
+    records.check(run.brokers, _known(claim, run), claim.run)
 
 
 def _known(claim: Claim, run: Run) -> list[LastRecord]:

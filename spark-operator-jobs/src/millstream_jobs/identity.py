@@ -23,14 +23,14 @@ class TopicReplaced(BadRun):
 
 def begin(run: Run) -> Ids:
     """The ids that the run's topics must keep. Raises TopicReplaced, ClusterError."""
-    there = positions.topic_ids(run.bootstrap, run.topics)
+    there = positions.topic_ids(run.brokers, run.topics)
     check(run.topic_ids, there)
     return {**there, **run.topic_ids}
 
 
 def check_again(run: Run, ids: Ids) -> None:
     """Check after all reads, before the commit. A topic deleted since is no error: its records were read."""
-    check(ids, positions.topic_ids(run.bootstrap, run.topics))
+    check(ids, positions.topic_ids(run.brokers, run.topics))
 
 
 def check(known: Ids, there: Ids) -> None:

@@ -71,7 +71,7 @@ def find(run: Run) -> tuple[Aside, ...]:
     ranges = [part for part in run.offsets if part.records]
     for begin in range(0, len(ranges), AT_ONCE):
         some = ranges[begin : begin + AT_ONCE]
-        with positions.consumer(run.bootstrap, {"isolation.level": "read_committed"}) as consumer:
+        with positions.consumer(run.brokers, {"isolation.level": "read_committed"}) as consumer:
             consumer.assign([TopicPartition(part.topic, part.partition, part.first) for part in some])
             for message in _messages(consumer, {(part.topic, part.partition): part.until for part in some}):
                 if not FIRST_MS <= message.timestamp()[1] <= LAST_MS:

@@ -136,7 +136,7 @@ def _attempts(spark: SparkSession, run: Run, output: Output) -> tuple[Committed,
 def attempt(spark: SparkSession, run: Run, output: Output, aside: Sequence[Aside] = ()) -> Committed:
     """Write the run's rows, check and commit them; returns the commit of the run, which may be another driver's."""
     records = table.read(spark, run, aside)
-    positions.check_partitions(run.bootstrap, run.offsets)
+    positions.check_partitions(run.brokers, run.offsets)
     topics = identity.begin(run)
     progress = Progress(spark, run.records)
     try:

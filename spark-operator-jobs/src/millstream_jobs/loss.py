@@ -55,7 +55,7 @@ def _first(spark: SparkSession, run: Run, part: OffsetRange) -> int | None:
     """The offset of the first remaining record of a partition; None if it has none."""
     records = (
         spark.read.format("kafka")
-        .option("kafka.bootstrap.servers", run.bootstrap)
+        .options(**run.brokers.source())
         .option("assign", json.dumps({part.topic: [part.partition]}))
         .option("startingOffsets", json.dumps({part.topic: {str(part.partition): -2}}))
         .option("endingOffsets", json.dumps({part.topic: {str(part.partition): -1}}))

@@ -10,6 +10,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from millstream_jobs.brokers import Brokers
 from millstream_jobs.failures import JobError
 from millstream_jobs.run import BadRun, OffsetRange
 
@@ -39,10 +40,10 @@ class NoPartition(ClusterError):
 
 
 def between(
-    bootstrap: str, topics: Sequence[str], since: datetime, until: datetime | None
+    brokers: Brokers, topics: Sequence[str], since: datetime, until: datetime | None
 ) -> tuple[OffsetRange, ...]:
     """For each partition, from the first record at or after ``since`` up to the first one at or after ``until``."""
-    with consumer(bootstrap) as cluster:
+    with consumer(brokers) as cluster:
         parts = [(topic, number) for topic in topics for number in partitions(cluster, topic)]
         first = at(cluster, parts, since)
         last = at(cluster, parts, until) if until else [None] * len(parts)
@@ -57,11 +58,11 @@ def between(
 
 
 @contextmanager
-def consumer(bootstrap: str, more: Mapping[str, Any] | None = None) -> Iterator[Consumer]:
+def consumer(brokers: Brokers, more: Mapping[str, Any] | None = None) -> Iterator[Consumer]:
     """A consumer that belongs to no group."""
     cluster = Consumer(
         {
-            "bootstrap.servers": bootstrap,
+            **brokers.client(),
             "group.id": "millstream-jobs",  # librdkafka requires one; nothing is committed
             "enable.auto.commit": False,
             "enable.partition.eof": True,
@@ -72,7 +73,7 @@ def consumer(bootstrap: str, more: Mapping[str, Any] | None = None) -> Iterator[
     try:
         yield cluster
     except KafkaException as error:
-        raise ClusterError(f"bootstrap: {bootstrap}: {error.args[0].str()}") from None
+        raise ClusterError(f"bootstrap: {brokers.bootstrap}: {error.args[0].str()}") from None
     finally:
         cluster.close()
 
@@ -85,9 +86,9 @@ def partitions(cluster: Consumer, topic: str, field: str = "topics") -> list[int
     return sorted(told.partitions)
 
 
-def check_partitions(bootstrap: str, ranges: Sequence[OffsetRange]) -> None:
+def check_partitions(brokers: Brokers, ranges: Sequence[OffsetRange]) -> None:
     """NoPartition if the cluster does not have a range's topic or partition."""
-    with consumer(bootstrap) as cluster:
+    with consumer(brokers) as cluster:
         for topic in dict.fromkeys(part.topic for part in ranges):
             try:
                 there = partitions(cluster, topic)
@@ -101,12 +102,12 @@ def check_partitions(bootstrap: str, ranges: Sequence[OffsetRange]) -> None:
                     )
 
 
-def topic_ids(bootstrap: str, topics: Sequence[str]) -> dict[str, str | None]:
+def topic_ids(brokers: Brokers, topics: Sequence[str]) -> dict[str, str | None]:
     """The id of each existing topic, which differs for a recreated topic; None from brokers without ids.
 
     ClusterError if the cluster does not respond.
     """
-    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": LOG_LEVEL})
+    admin = AdminClient({**brokers.client(), "log_level": LOG_LEVEL})
     ids: dict[str, str | None] = {}
     for topic, described in admin.describe_topics(
         TopicCollection([*topics]), request_timeout=TIMEOUT_S
@@ -116,7 +117,7 @@ def topic_ids(bootstrap: str, topics: Sequence[str]) -> dict[str, str | None]:
         except KafkaException as error:
             told = error.args[0]
             if told.code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
-                raise ClusterError(f"bootstrap: {bootstrap}: {told.str()}") from None
+                raise ClusterError(f"bootstrap: {brokers.bootstrap}: {told.str()}") from None
             continue
         ids[topic] = None if number == NO_ID else number
     return ids

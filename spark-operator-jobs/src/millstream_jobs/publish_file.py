@@ -20,10 +20,10 @@ from typing import Annotated, Literal, get_args
 import msgspec
 from msgspec import Meta, Struct
 
+from millstream_jobs.brokers import Bootstrap
 from millstream_jobs.run import (
     ALLOWED,
     S3,
-    Bootstrap,
     Catalog,
     Name,
     Output,

@@ -14,6 +14,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from msgspec import Struct
 
 from millstream_jobs import positions
+from millstream_jobs.brokers import Brokers
 from millstream_jobs.identity import TopicReplaced
 from millstream_jobs.run import OffsetRange
 
@@ -51,14 +52,14 @@ class LastRecord(Struct, frozen=True, array_like=True):
         return self.topic, self.partition
 
 
-def last_of(bootstrap: str, ranges: Sequence[OffsetRange]) -> tuple[LastRecord, ...]:
+def last_of(brokers: Brokers, ranges: Sequence[OffsetRange]) -> tuple[LastRecord, ...]:
     """The last record of each range; ranges without one at their end are left out. Raises ClusterError."""
     wanted = {
         (part.topic, part.partition): range(max(part.first, part.until - LOOK_BACK), part.until)
         for part in ranges
         if part.records
     }
-    return tuple(found for _, found in sorted(_read(bootstrap, wanted).items()))
+    return tuple(found for _, found in sorted(_read(brokers, wanted).items()))
 
 
 def merged(earlier: Sequence[LastRecord], later: Sequence[LastRecord]) -> tuple[LastRecord, ...]:
@@ -70,13 +71,13 @@ def merged(earlier: Sequence[LastRecord], later: Sequence[LastRecord]) -> tuple[
     return tuple(record for _, record in sorted(found.items()))
 
 
-def check(bootstrap: str, known: Sequence[LastRecord], run: str) -> None:
+def check(brokers: Brokers, known: Sequence[LastRecord], run: str) -> None:
     """TopicReplaced if the log has another record in the place of one that ``run`` has loaded. Raises ClusterError.
 
     A record that is absent, because retention or compaction removed it, proves nothing.
     """
     wanted = {record.key: range(record.offset, record.offset + 1) for record in known}
-    there = _read(bootstrap, wanted)
+    there = _read(brokers, wanted)
     for record in known:
         now = there.get(record.key)
         if now is not None and now != record:
@@ -88,13 +89,13 @@ def check(bootstrap: str, known: Sequence[LastRecord], run: str) -> None:
             )
 
 
-def _read(bootstrap: str, wanted: Mapping[Key, range]) -> dict[Key, LastRecord]:
+def _read(brokers: Brokers, wanted: Mapping[Key, range]) -> dict[Key, LastRecord]:
     """The last record of each partition among these offsets."""
     found: dict[Key, LastRecord] = {}
     ordered = sorted(wanted)
     for begin in range(0, len(ordered), AT_ONCE):
         keys = ordered[begin : begin + AT_ONCE]
-        with positions.consumer(bootstrap, SMALL_FETCHES) as consumer:
+        with positions.consumer(brokers, SMALL_FETCHES) as consumer:
             consumer.assign([TopicPartition(*key, wanted[key].start) for key in keys])
             for record in _records(consumer, {key: wanted[key].stop for key in keys}):
                 found[record.key] = record

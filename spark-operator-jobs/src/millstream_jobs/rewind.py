@@ -29,13 +29,13 @@ from msgspec import Meta, Struct, field
 from pyspark.sql import SparkSession
 
 from millstream_jobs import command, load, positions
+from millstream_jobs.brokers import Bootstrap, Brokers
 from millstream_jobs.command import Job
 from millstream_jobs.files import files_below
 from millstream_jobs.outputs import OutputError
 from millstream_jobs.progress import say
 from millstream_jobs.run import (
     BadRun,
-    Bootstrap,
     Name,
     OffsetRange,
     Output,
@@ -103,8 +103,8 @@ def pin(wanted: Rewind) -> Run:
     try:
         if not files.exists(path):
             # Before the offsets, because a topic created in between would not have its id among them.
-            ids = positions.topic_ids(wanted.bootstrap, wanted.topics)
-            offsets = positions.between(wanted.bootstrap, wanted.topics, wanted.since, wanted.until)
+            ids = positions.topic_ids(Brokers(wanted.bootstrap), wanted.topics)
+            offsets = positions.between(Brokers(wanted.bootstrap), wanted.topics, wanted.since, wanted.until)
             known = {topic: number for topic, number in ids.items() if number}
             own = Pinned(wanted.topics, wanted.since, wanted.until, offsets, known)
             with contextlib.suppress(FileExistsError):  # another driver was first

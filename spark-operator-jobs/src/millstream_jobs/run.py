@@ -34,6 +34,7 @@ import msgspec
 from msgspec import Meta, Struct, field
 
 from millstream_jobs import value as values
+from millstream_jobs.brokers import Bootstrap, Brokers, Login
 from millstream_jobs.value import Record, Value
 
 MAX_RESULT_BYTES = 4096  # the limit of a termination message in Kubernetes
@@ -52,7 +53,6 @@ Mode = Literal["Append", "New", "Replace"]
 
 
 Name = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9]([a-zA-Z0-9._-]{0,198}[a-zA-Z0-9])?$")]
-Bootstrap = Annotated[str, Meta(pattern=r"^[^\s:]+:[0-9]+(,[^\s:]+:[0-9]+)*$")]
 Topic = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9._-]{1,249}$")]
 TopicId = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{22}$")]
 
@@ -156,6 +156,11 @@ class Run(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
     min_partitions: Annotated[int, Meta(ge=1, le=100_000)] | None = None
     fence: Fence | None = None
     result: str = ""
+    login: Login | None = None
+
+    @property
+    def brokers(self) -> Brokers:
+        return Brokers(self.bootstrap, self.login)
 
     @property
     def topics(self) -> tuple[str, ...]:
@@ -297,6 +302,7 @@ def check_output(output: Output, path: Path, field: str = "output") -> None:
 ALLOWED = {
     "name": "1 to 200 letters, digits, dots, underscores and hyphens, a letter or digit first and last",
     "bootstrap": "HOST:PORT, or several with commas between",
+    "login.folder": "an absolute path, without white space, $, : and braces",
     "offsets": "at least one range",
     "topic": "a topic name: 1 to 249 letters, digits, dots, underscores and hyphens",
     "topicIds[...]": "an id as Kafka writes it: 22 letters, digits, hyphens and underscores",

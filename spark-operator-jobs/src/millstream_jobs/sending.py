@@ -25,6 +25,7 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from millstream_jobs import positions
+from millstream_jobs.brokers import Brokers
 from millstream_jobs.failures import JobError
 from millstream_jobs.publication import Plan, Target
 from millstream_jobs.publish_file import Publish
@@ -102,7 +103,7 @@ def _send_partition(task: Task, partition: int, rows: Iterator[Row]) -> int:
     """Send the rows of a partition; returns the number sent."""
     context = TaskContext.get()
     repeated = task.resumed or (context is not None and context.attemptNumber() > 0)
-    with positions.consumer(task.bootstrap) as consumer:
+    with positions.consumer(Brokers(task.bootstrap)) as consumer:
         there = TopicPartition(task.topic, partition)
         if repeated:
             _settle(consumer, there, task.starts[partition], task.name)
@@ -251,7 +252,7 @@ def _rows(consumer: Consumer, part: TopicPartition, first: int, end: int, name: 
 def _problem(name: str, bootstrap: str, topic: str, target: Target) -> str:
     """What is wrong with the contents of a partition; "" if nothing is."""
     part = TopicPartition(topic, target.partition)
-    with positions.consumer(bootstrap) as consumer:
+    with positions.consumer(Brokers(bootstrap)) as consumer:
         low, end = consumer.get_watermark_offsets(part, positions.TIMEOUT_S)
         if end - target.start == target.rows:
             return ""

@@ -25,13 +25,13 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from millstream_jobs import checkpoint, command, load, positions, table
+from millstream_jobs.brokers import Bootstrap, Brokers
 from millstream_jobs.command import Job
 from millstream_jobs.files import Files, files_at
 from millstream_jobs.outputs.session import configure
 from millstream_jobs.progress import say
 from millstream_jobs.run import (
     ALLOWED,
-    Bootstrap,
     Output,
     Result,
     Run,
@@ -105,7 +105,7 @@ def stream(spark: SparkSession, wanted: Stream) -> Result:
 
     source = (
         spark.readStream.format("kafka")
-        .options(**table.source_options(wanted.bootstrap))
+        .options(**table.source_options(Brokers(wanted.bootstrap)))
         .option("subscribe", ",".join(wanted.topics))
         .option("startingOffsets", wanted.starting_offsets.lower())
     )
@@ -156,7 +156,7 @@ def _run(wanted: Stream, number: int) -> Run | None:
 
 def _check_topics(wanted: Stream) -> dict[str, str]:
     """The topics' ids, which match those of the checkpoint."""
-    found = positions.topic_ids(wanted.bootstrap, wanted.topics)
+    found = positions.topic_ids(Brokers(wanted.bootstrap), wanted.topics)
     for topic in wanted.topics:
         if topic not in found:
             raise positions.NoTopic(f"topics: {topic} is not there: {positions.CREATE}")

@@ -26,6 +26,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, StructType, TimestampType
 
 from millstream_jobs import column_names, formats, impossible_times
+from millstream_jobs.brokers import Brokers
 from millstream_jobs.formats.parsed import CORRUPT, HEADERS, RECORD, Parsed
 from millstream_jobs.impossible_times import Aside
 from millstream_jobs.run import BadRun, OffsetRange, Run
@@ -80,7 +81,7 @@ def records(
     """
     sources = []
     for some in impossible_times.around(ranges, aside):
-        source = read_ranges(spark, run.bootstrap, some, run.record.headers, run.min_partitions)
+        source = read_ranges(spark, run.brokers, some, run.record.headers, run.min_partitions)
         if run.from_timestamp is not None:
             source = source.where(F.col("timestamp") >= F.lit(run.from_timestamp))
         time = F.when(impossible_times.is_possible(F.col("timestamp")), F.col("timestamp"))
@@ -92,7 +93,7 @@ def records(
 
 def read_ranges(
     spark: SparkSession,
-    bootstrap: str,
+    brokers: Brokers,
     ranges: Sequence[OffsetRange],
     headers: bool = False,
     min_partitions: int | None = None,
@@ -107,7 +108,7 @@ def read_ranges(
     assigned = {topic: [int(partition) for partition in parts] for topic, parts in starting.items()}
     return (
         spark.read.format("kafka")
-        .options(**source_options(bootstrap))
+        .options(**source_options(brokers))
         .option("assign", json.dumps(assigned))
         .option("startingOffsets", json.dumps(starting))
         .option("endingOffsets", json.dumps(ending))
@@ -117,10 +118,10 @@ def read_ranges(
     )
 
 
-def source_options(bootstrap: str) -> dict[str, str]:
+def source_options(brokers: Brokers) -> dict[str, str]:
     """Options of Spark's Kafka source for all reads."""
     return {
-        "kafka.bootstrap.servers": bootstrap,
+        **brokers.source(),
         "kafka.isolation.level": "read_committed",
         "kafka.default.api.timeout.ms": "20000",
         "kafka.request.timeout.ms": "15000",

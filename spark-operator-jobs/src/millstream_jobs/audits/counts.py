@@ -168,7 +168,7 @@ def _log(spark: SparkSession, wanted: Audit, extents: Sequence[Extent]) -> DataF
     if not any(part.records for part in ranges):
         return spark.createDataFrame([], LOG)
     by_header = wanted.server is not None and wanted.server.header is not None
-    records = table.read_ranges(spark, wanted.bootstrap, ranges, by_header, wanted.min_partitions)
+    records = table.read_ranges(spark, wanted.brokers, ranges, by_header, wanted.min_partitions)
     text = F.col("value").cast("string")
     time, server = F.col("timestamp"), F.lit("")
     if wanted.time is not None:

@@ -9,6 +9,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from msgspec import Struct
 
 from millstream_jobs import positions
+from millstream_jobs.brokers import Brokers
 from millstream_jobs.positions import TIMEOUT_S
 from millstream_jobs.run import OffsetRange
 
@@ -32,14 +33,14 @@ class Extent(Struct, frozen=True):
 
 
 def find(
-    bootstrap: str, topics: Sequence[str], since: datetime | None, field: str = "topics"
+    brokers: Brokers, topics: Sequence[str], since: datetime | None, field: str = "topics"
 ) -> tuple[Extent, ...]:
     """All partitions of the topics, from the first record at or after a time up to the end of the log.
 
     No earlier record is that recent, in any order of times. BadRun for a topic that does not exist, which names
     ``field``; ClusterError.
     """
-    with positions.consumer(bootstrap) as cluster:
+    with positions.consumer(brokers) as cluster:
         parts = [
             (topic, number) for topic in topics for number in positions.partitions(cluster, topic, field)
         ]
