@@ -12,7 +12,7 @@ from msgspec import structs
 from pyspark.sql import SparkSession
 
 from millstream_harness.guarded_broker import Guarded, guarded_broker
-from millstream_harness.spark_loads import Loads, read_table
+from millstream_harness.spark_loads import PY4J, Loads, read_table
 from millstream_jobs import load as job
 from millstream_jobs import positions, table
 from millstream_jobs.brokers import Brokers, Login
@@ -24,7 +24,11 @@ from millstream_kafka.admin.client import AdminClient
 from millstream_kafka.client import ClusterClient
 from millstream_kafka.scram_mechanism import ScramMechanism
 
-pytestmark = [pytest.mark.soak, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+pytestmark = [
+    pytest.mark.soak,
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # of pyiceberg and deltalake
+    pytest.mark.filterwarnings(PY4J),
+]
 
 USER, PASSWORD = "loader", 'open "sesame" =;'
 MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
@@ -92,8 +96,8 @@ def test_load_as_a_user_reads_its_topics_and_shows_no_password(
     loads.publish([(None, b'{"number": 1}'), (None, b'{"number": 2}')], [(None, b'{"number": 3}')])
     give(guarded, loads.topic)
     run = loads.run((0, 0, 2), (1, 0, 1), value=Value("JSON", schema="number INT"))
-    result = job.execute(loads.spark, as_user(run, guarded, login))
-    assert (result.state, result.rows) == ("Succeeded", 3)
+    result = job.load(loads.spark, as_user(run, guarded, login))
+    assert result.rows == 3
     assert sorted(read_table("Parquet", loads.path)["number"].to_pylist()) == [1, 2, 3]
     records = table.read_ranges(loads.spark, Brokers(guarded.login, login), run.offsets)
     plan = records._jdf.queryExecution().toString()

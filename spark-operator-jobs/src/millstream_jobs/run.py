@@ -16,6 +16,7 @@ that a retry reads exactly the same records:
                                                "mode": "Replace" replaces the rows of these records in the table,
                                                "New" fails if it has any
      "fence": {"after": "flights-daily-0000"}, stops earlier runs of the load for good, see Fence; left out: does not
+     "login": {"folder": "/run/millstream/user"},    the files of a user's Secret, see `brokers`; left out: no login
      "result": "/dev/termination-log"}        a file; left out: none is written
 
 `read_run` raises `BadRun`, whose message names the field, its value and what is allowed.

@@ -51,6 +51,8 @@ class MemoryKube(Kube):
 
     def get(self, api_version: str, kind: str, namespace: str | None, name: str) -> Manifest | None:
         assert name, f"a {kind} without a name is all of them"
+        if kind in self.refused and self.refused[kind].status == 404:
+            return None  # as for a kind that the API server does not have
         self._refuse(kind)
         found = self.objects.get((kind, name))
         return found if found is not None and found["metadata"].get("namespace") == namespace else None

@@ -5,13 +5,15 @@ A run is immutable: its ConfigMap holds `run.json` (which `millstream-load` read
 
 Pods satisfy the "restricted" Pod Security Standard: Spark's own user 185, no capabilities, a read-only root;
 Spark's temporary files go to emptyDirs. The output volume is mounted at the first folder of `spec.output.path`,
-in the driver and in every executor, because executors write the rows.
+in the driver and in every executor, because executors write the rows. If the run logs in at brokers (`with_login`),
+driver and executors mount the Secret of the load's user.
 """
 
 from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import msgspec
@@ -42,6 +44,10 @@ USER = 185  # the user of Spark's images
 FOLDER = "/etc/millstream"
 RUN_FILE = "run.json"
 EXECUTOR_FILE = "executor.yaml"
+LOGIN_FOLDER = "/run/millstream/user"
+LOGIN_VOLUME = "user"
+LOGIN = "login"
+"""Key of RUN.json."""
 RUN_LABEL = "millstream.dev/run"
 # Spark's names for its containers, by which a pod template addresses them.
 DRIVER_CONTAINER = "spark-kubernetes-driver"
@@ -114,8 +120,20 @@ def run_id(load: BatchLoad) -> str:
     return name if name.endswith(f"-{uid}") else f"{name}-{uid}"
 
 
-def run_file(load: BatchLoad, bootstrap: str, *, result: str, output_path: str | None = None) -> Manifest:
-    """RUN.json: everything that the job needs to know."""
+def login_secret(load: BatchLoad) -> str:
+    """The Secret of the load's own user. The chart's admission policies know its name."""
+    return f"{load.name}-load-user"
+
+
+def run_file(
+    load: BatchLoad,
+    bootstrap: str,
+    *,
+    result: str,
+    output_path: str | None = None,
+    login: str | None = None,
+) -> Manifest:
+    """RUN.json: everything that the job needs to know. ``login``: the folder with the user's files."""
     output = load.spec.output
     topic_ids = {part.topic: part.topic_id for part in load.status.offsets or () if part.topic_id}
     return {
@@ -131,7 +149,13 @@ def run_file(load: BatchLoad, bootstrap: str, *, result: str, output_path: str |
         **reading(load),
         "output": output_of(load, output_path or output.path),
         "result": result,
+        **({LOGIN: {"folder": login}} if login else {}),
     }
+
+
+def logs_in(config_map: Mapping[str, Any]) -> bool:
+    """Whether the run of a ConfigMap logs in at brokers."""
+    return LOGIN in json.loads(config_map["data"][RUN_FILE])
 
 
 def output_of(load: BatchLoad, path: str) -> Manifest:
@@ -247,15 +271,19 @@ def credentials(load: BatchLoad) -> list[Manifest]:
     ]
 
 
-def config_map(load: BatchLoad, bootstrap: str, images: Images) -> Manifest:
+def config_map(load: BatchLoad, bootstrap: str, images: Images, *, has_login: bool = False) -> Manifest:
+    executor = executor_template(load, images)
+    if has_login:
+        executor = _with_user(executor, load)
+    login = LOGIN_FOLDER if has_login else None
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": metadata(load, run_name(load)),
         "immutable": True,
         "data": {
-            RUN_FILE: json.dumps(run_file(load, bootstrap, result=TERMINATION_LOG), indent=1),
-            EXECUTOR_FILE: yaml.safe_dump(executor_template(load, images), sort_keys=False),
+            RUN_FILE: json.dumps(run_file(load, bootstrap, result=TERMINATION_LOG, login=login), indent=1),
+            EXECUTOR_FILE: yaml.safe_dump(executor, sort_keys=False),
         },
     }
 
@@ -335,6 +363,29 @@ def with_volume_owner(runner: Manifest, images: Images) -> Manifest:
     template = {**holder["template"], "spec": pod}
     changed = {**holder, "template": template}
     return {**runner, "spec": changed if holder is spec else {**spec, "driver": changed}}
+
+
+def with_login(runner: Manifest, load: BatchLoad) -> Manifest:
+    """The runner with pods that have the files of the load's user, which follow its Secret."""
+    spec = runner["spec"]
+    if runner["kind"] != "SparkApplication":
+        return {**runner, "spec": {**spec, "template": _with_user(spec["template"], load)}}
+    pods = {
+        role: {**spec[role], "template": _with_user(spec[role]["template"], load)}
+        for role in ("driver", "executor")
+    }
+    return {**runner, "spec": {**spec, **pods}}
+
+
+def _with_user(template: Manifest, load: BatchLoad) -> Manifest:
+    """A pod's template whose first container, Spark's, has them."""
+    pod = template["spec"]
+    volume = {"name": LOGIN_VOLUME, "secret": {"secretName": login_secret(load)}}
+    mount = {"name": LOGIN_VOLUME, "mountPath": LOGIN_FOLDER, "readOnly": True}
+    spark, *others = pod["containers"]
+    spark = {**spark, "volumeMounts": [*spark["volumeMounts"], mount]}
+    changed = {"containers": [spark, *others], "volumes": [*pod["volumes"], volume]}
+    return {**template, "spec": {**pod, **changed}}
 
 
 def executor_template(load: BatchLoad, images: Images) -> Manifest:

@@ -38,8 +38,6 @@ LOGS_IN = "millstream.dev/logs-in"
 """Annotation of workers: the Clusters where they log in as their own user, as NAMESPACE/NAME,…, with TLS as
 NAMESPACE/NAME/tls."""
 USER = 1000
-WORKERS = {"app.kubernetes.io/name": "millstream-mirror"}
-"""Label of the workers of all MirrorMakers."""
 SECRETS = "/run/millstream/secrets"
 SECRETS_VOLUME = "run"  # a name that pod templates cannot have
 
@@ -83,7 +81,7 @@ def object_named(mirror: str) -> str:
 
 
 def selector(mirror: MirrorMaker) -> dict[str, str]:
-    return {**WORKERS, "app.kubernetes.io/instance": mirror.name}
+    return {"app.kubernetes.io/name": "millstream-mirror", "app.kubernetes.io/instance": mirror.name}
 
 
 def labels(mirror: MirrorMaker) -> dict[str, str]:

@@ -1,8 +1,8 @@
 """NetworkPolicies of a Cluster: the peers that may reach its pods.
 
     NAME-brokers     each listener by its networkPolicyPeers, or everybody; the Internal one by brokers and the
-                     operator, too; the brokers' own by brokers, and by the operator and mirror workers once they log in
-                     there; health and metrics by the operator and spec.networkPolicy.metricsPeers
+                     operator, too; the brokers' own by brokers, and by the operator, mirror workers and loads once they
+                     log in there; health and metrics by the operator and spec.networkPolicy.metricsPeers
     NAME-zookeeper   clients by brokers and the operator, peers and elections by ZooKeeper's servers
 
 Kubernetes lets a node reach its own pods, so probes need no rule. Outgoing connections are not limited. A policy allows
@@ -20,7 +20,7 @@ import msgspec
 from ..models import Cluster
 from ..models.cluster import PlatformTls
 from ..models.listeners import Listener, Peer
-from . import mirror, zookeeper
+from . import zookeeper
 from .broker_config import HTTP_PORT, broker_set_name
 from .listeners import all_listeners, platform_port, replication_port
 from .owned import Manifest, metadata, selector
@@ -89,14 +89,19 @@ def _pods(cluster: Cluster, component: str) -> Manifest:
 
 def _with_user(cluster: Cluster) -> list[Manifest]:
     """Pods of ours that log in as a user of their own, in the namespaces that may refer to the Cluster."""
-    pods = {"podSelector": {"matchLabels": dict(mirror.WORKERS)}}
+    names = {
+        "key": "app.kubernetes.io/name",
+        "operator": "In",
+        "values": ["millstream-load", "millstream-mirror"],
+    }
+    pods = {"podSelector": {"matchExpressions": [names]}}
     allowed = list(cluster.spec.allowed_namespaces)
     if "*" in allowed:
         return [{"namespaceSelector": {}, **pods}]
     if not allowed:
         return [pods]
-    names = {"key": "kubernetes.io/metadata.name", "operator": "In", "values": allowed}
-    return [pods, {"namespaceSelector": {"matchExpressions": [names]}, **pods}]
+    others = {"key": "kubernetes.io/metadata.name", "operator": "In", "values": allowed}
+    return [pods, {"namespaceSelector": {"matchExpressions": [others]}, **pods}]
 
 
 def _operator(namespace: str | None) -> list[Manifest]:

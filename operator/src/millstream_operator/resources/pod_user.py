@@ -1,6 +1,7 @@
 """The user as which the pods of a resource log in at the brokers of Clusters: a user of the resource's own; pure.
 
-    NAME-mirror-user     Secret of a MirrorMaker: username, password
+    NAME-mirror-user     Secret of a MirrorMaker: username, password, sasl.jaas.config (for Kafka's Java clients)
+    NAME-load-user       the same of a BatchLoad
 
 The user is named after the resource's uid, so a resource of the same name that is created later is another user. No
 User may have such a name. The Secret belongs to the resource, and goes with it.
@@ -20,14 +21,14 @@ from millstream_kafka.acl import AclOperation, PatternType, PermissionType, Reso
 from millstream_kafka.admin.access import Acl, ScramCredential
 from millstream_kafka.scram_mechanism import MIN_ITERATIONS, ScramMechanism
 
-from ..models import MirrorMaker, Resource
+from ..models import BatchLoad, MirrorMaker, Resource
 from .owned import opaque_secret
 from .user import MAX_PASSWORD, ROTATED_FOR, jaas_config, rotated_for
 
 Manifest = dict[str, Any]
 OWN_USERS: Final = "millstream-pods."
 """The beginning of these users' names."""
-WITH_USER: Final = (MirrorMaker.KIND,)
+WITH_USER: Final = (MirrorMaker.KIND, BatchLoad.KIND)
 """Kinds whose pods have a user."""
 MECHANISM: Final = ScramMechanism.SCRAM_SHA_512
 ITERATIONS: Final = "millstream.dev/iterations"

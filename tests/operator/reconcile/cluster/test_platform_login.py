@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from typing import Any
 
 import pytest
@@ -154,18 +155,51 @@ def with_login_of_brokers(
     east.look(**HEALTHY)
 
 
-@pytest.mark.parametrize("closing", [PASSWORDS, TLS], ids=["passwords", "tls"])
-def test_a_cluster_that_loads_use_without_a_login_stays_open_and_names_them(closing: dict[str, Any]) -> None:
+def run_of_load(*, login: bool = False, uid: str = "u-daily") -> dict[str, Any]:
+    """The ConfigMap of a run."""
+    file = {"login": {"folder": "/f"}} if login else {}
+    metadata = {"namespace": "ns", "name": "daily-0001", "ownerReferences": [{"uid": uid}]}
+    return {"kind": "ConfigMap", "metadata": metadata, "data": {"run.json": json.dumps(file)}}
+
+
+def test_a_cluster_that_loads_use_gets_no_tls_and_names_them() -> None:
     east = open_cluster()
-    with_login_of_brokers(east, LOAD, closing=closing)
+    with_login_of_brokers(east, LOAD, closing=TLS)
     assert protocols(east)["INTERNAL"] == "PLAINTEXT"
     assert connects(east)[1], "the operator logs in"
     assert east.status["platform"]["internal"] == "Open"
     status, reason, words = east.says("Warning") or ("", "", "")
     assert (status, reason) == ("True", "ListenerOpen")
-    assert (
-        "internal is still open, because BatchLoad ns/daily cannot log in or use TLS yet: delete it" in words
-    )
+    assert "is still open, because BatchLoad ns/daily cannot use TLS yet: delete it" in words
+
+
+def test_a_cluster_closes_when_no_run_of_a_load_is_without_a_login() -> None:
+    east = open_cluster()
+    east.kube.put(run_of_load())
+    running = {**stored(LOAD), "status": {"lastRun": {"name": "daily-0001", "state": "Running"}}}
+    with_login_of_brokers(east, running)
+    assert protocols(east)["INTERNAL"] == "PLAINTEXT"
+    status, reason, words = east.says("Warning") or ("", "", "")
+    assert (status, reason) == ("True", "ListenerOpen")
+    assert "is still open, because BatchLoad ns/daily has a run that does not log in" in words
+    ended = {"lastRun": {"name": "daily-0001", "state": "Succeeded"}}
+    east.memory.services.store.put({**running, "status": ended})
+    east.look(**HEALTHY)
+    assert protocols(east)["INTERNAL"] == "SASL_PLAINTEXT"
+
+
+@pytest.mark.parametrize(
+    "run",
+    [None, run_of_load(login=True), run_of_load(uid="u-other")],
+    ids=["none", "with a login", "another's"],
+)
+def test_a_run_that_logs_in_or_has_not_started_keeps_no_cluster_open(run: dict[str, Any] | None) -> None:
+    east = open_cluster()
+    if run is not None:
+        east.kube.put(run)
+    running = {**stored(LOAD), "status": {"lastRun": {"name": "daily-0001", "state": "Pending"}}}
+    with_login_of_brokers(east, running)
+    assert protocols(east)["INTERNAL"] == "SASL_PLAINTEXT"
 
 
 def workers(*, logs_in: str, uid: str = "u-copy", **status: int) -> dict[str, Any]:
@@ -304,7 +338,9 @@ def test_workers_with_a_login_may_reach_the_listener_for_brokers() -> None:
         found: list[dict[str, Any]] = rule["from"]
         return found
 
-    workers = {"podSelector": {"matchLabels": {"app.kubernetes.io/name": "millstream-mirror"}}}
+    names = {"key": "app.kubernetes.io/name", "operator": "In"}
+    labels = {**names, "values": ["millstream-load", "millstream-mirror"]}
+    workers = {"podSelector": {"matchExpressions": [labels]}}
     policy = {"networkPolicy": {"enabled": True}}
     assert workers not in peers(open_cluster(**policy))
     assert workers in peers(open_cluster(listeners=CLOSED, **policy))

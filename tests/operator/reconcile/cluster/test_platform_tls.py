@@ -274,7 +274,7 @@ def test_the_operators_ports_are_free_ones() -> None:
     assert "REPLICATION-9091://:9091,PLATFORM-9090://:9089" in config(east)["listeners"]
 
 
-def test_network_policies_let_the_operator_and_mirrors_reach_their_listener_alone() -> None:
+def test_network_policies_let_the_operator_and_our_pods_reach_their_listener_alone() -> None:
     east = East(3, listeners=ENCRYPTED, networkPolicy={"enabled": True})
     object.__setattr__(
         east.memory, "services", dataclasses.replace(east.memory.services, operator_namespace="ops")
@@ -282,12 +282,12 @@ def test_network_policies_let_the_operator_and_mirrors_reach_their_listener_alon
     east.look()
     rules = east.kube.objects["NetworkPolicy", "east-brokers"]["spec"]["ingress"]
     by_port = {rule["ports"][0]["port"]: rule.get("from", []) for rule in rules}
-    names = {
-        port: [each["podSelector"]["matchLabels"].get("app.kubernetes.io/name") for each in by_port[port]]
-        for port in (9090, 9091)
-    }
-    assert names == {9090: ["millstream", "millstream-mirror"], 9091: [None]}
-    assert by_port[9091][0]["podSelector"]["matchLabels"]["app.kubernetes.io/component"] == "broker"
+    operator, ours = (each["podSelector"] for each in by_port[9090])
+    assert operator["matchLabels"]["app.kubernetes.io/name"] == "millstream"
+    (label,) = ours["matchExpressions"]
+    assert label["values"] == ["millstream-load", "millstream-mirror"]
+    (brokers,) = by_port[9091]
+    assert brokers["podSelector"]["matchLabels"]["app.kubernetes.io/component"] == "broker"
 
 
 def test_a_listener_with_tls_reads_its_certificate_from_the_mounted_files() -> None:

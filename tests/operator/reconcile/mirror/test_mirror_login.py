@@ -10,14 +10,13 @@ from typing import Any
 import pytest
 
 from millstream_harness.in_memory import InMemory, in_memory, stored
+from millstream_harness.known_users import SHA_512, KnownUsers
 from millstream_harness.manifests import cluster, resource
 from millstream_operator.kafka.records import (
-    Acl,
     AdminError,
     NotAuthorized,
     Refusal,
     ScramCredential,
-    ScramMechanism,
 )
 from millstream_operator.kubernetes.client import KubeError
 from millstream_operator.models import Cluster, MirrorMaker, decode_as
@@ -26,52 +25,9 @@ from millstream_operator.reconcile.common.pod_users import remove_unused_users
 from millstream_operator.reconcile.mirror.apply import reconcile_mirror
 from millstream_operator.resources.mirror import CONFIG_HASH, LOGS_IN
 
-SHA_512 = ScramMechanism.SCRAM_SHA_512
 SECRET = "copy-mirror-user"
 USER = "millstream-pods.mirrormaker.u-copy"
 PLATFORM = {"platform": {"bootstrap": "west-bootstrap.ns.svc:9091", "secret": "s", "internal": "Open"}}
-
-
-class Brokers:
-    """Credentials and rules as brokers keep them."""
-
-    def __init__(self) -> None:
-        self.credentials: dict[str, ScramCredential] = {}
-        self.rules: set[Acl] = set()
-
-    @property
-    def answers(self) -> dict[str, Any]:
-        return {
-            "scram_users": lambda names: {
-                name: {SHA_512: one.iterations}
-                for name, one in self.credentials.items()
-                if names is None or name in names
-            },
-            "change_scram_users": self._scram,
-            "rules": lambda principal: [one for one in self.rules if one.principal == principal],
-            "create_rules": self._create,
-            "delete_rules": self.rules.difference_update,
-        }
-
-    def _scram(self, upsertions: list[ScramCredential], deletions: list[Any]) -> dict[str, Refusal | None]:
-        self.credentials |= {one.user: one for one in upsertions}
-        for user, _ in deletions:
-            del self.credentials[user]
-        return {}
-
-    def _create(self, rules: frozenset[Acl]) -> dict[Acl, None]:
-        self.rules |= rules
-        return dict.fromkeys(rules)
-
-    def accepts(self, password: str) -> bool:
-        known = self.credentials[USER]
-        again = ScramCredential.of_password(
-            USER, SHA_512, password, iterations=known.iterations, salt=known.salt
-        )
-        return again == known
-
-    def may(self) -> set[str]:
-        return {str(one).removeprefix("ALLOW ").replace(f"User:{USER} ", "") for one in self.rules}
 
 
 def a_mirror(**spec: Any) -> dict[str, Any]:
@@ -84,7 +40,7 @@ def a_mirror(**spec: Any) -> dict[str, Any]:
     return stored(resource("MirrorMaker", "copy", **wanted))
 
 
-def started(brokers: Brokers, *places: str, **spec: Any) -> InMemory:
+def started(brokers: KnownUsers, *places: str, **spec: Any) -> InMemory:
     """A mirror whose Clusters ``places`` ask for a login."""
     clusters = [
         stored(cluster(name), PLATFORM if name in places else None, uid=f"u-{name}")
@@ -119,12 +75,12 @@ def template(found: InMemory) -> dict[str, Any]:
 
 
 def test_mirror_of_a_cluster_that_asks_for_a_login_has_a_user_of_its_own() -> None:
-    brokers = Brokers()
+    brokers = KnownUsers()
     found = started(brokers, "west")
     look(found)
     secret = found.kube.objects["Secret", SECRET]
     assert [one["uid"] for one in secret["metadata"]["ownerReferences"]] == ["u-copy"]
-    assert brokers.accepts(password(found))
+    assert brokers.accepts(USER, password(found))
     (source,) = file(found)["sources"]
     where = f"/run/millstream/secrets/{SECRET}/password"
     assert source == {
@@ -156,11 +112,11 @@ def test_mirror_of_open_clusters_needs_no_secret_and_no_request() -> None:
 
 
 def test_rights_are_those_that_the_mirror_needs() -> None:
-    brokers = Brokers()
+    brokers = KnownUsers()
     topics = {"include": ["orders.*", "users"], "exclude": ["orders-test", "orders[.]eu.*", "orders.+x"]}
     found = started(brokers, "west", topics=topics, groups={"include": ["app"]})
     look(found)
-    assert brokers.may() == {
+    assert brokers.may(USER) == {
         "READ on TOPIC orders (PREFIXED) from *",
         "DESCRIBE_CONFIGS on TOPIC orders (PREFIXED) from *",
         "READ on TOPIC users (LITERAL) from *",
@@ -172,13 +128,13 @@ def test_rights_are_those_that_the_mirror_needs() -> None:
     }
     found.kube.objects["MirrorMaker", "copy"]["spec"]["topics"] = {"include": [".*"]}
     look(found)
-    assert "READ on TOPIC * (LITERAL) from *" in brokers.may()
-    assert "DENY ALL on TOPIC __ (PREFIXED) from *" in brokers.may(), "no internal topics"
-    assert not any("orders" in rule for rule in brokers.may())
+    assert "READ on TOPIC * (LITERAL) from *" in brokers.may(USER)
+    assert "DENY ALL on TOPIC __ (PREFIXED) from *" in brokers.may(USER), "no internal topics"
+    assert not any("orders" in rule for rule in brokers.may(USER))
 
 
 def test_rights_in_the_target_are_for_the_copies() -> None:
-    brokers = Brokers()
+    brokers = KnownUsers()
     found = started(brokers, "east", naming="Prefixed")
     look(found)
     of_topics = {
@@ -188,15 +144,15 @@ def test_rights_in_the_target_are_for_the_copies() -> None:
         "DESCRIBE on GROUP millstream-mirror. (PREFIXED) from *",
         "READ on GROUP millstream-mirror.copy.west (LITERAL) from *",
     }
-    assert brokers.may() == of_topics | of_groups
+    assert brokers.may(USER) == of_topics | of_groups
     found.kube.objects["MirrorMaker", "copy"]["spec"]["topics"] = {"include": ["users"]}
     look(found)
-    assert "WRITE on TOPIC west.users (LITERAL) from *" in brokers.may()
-    assert of_topics <= brokers.may(), "workers note there that they no longer mirror the topics"
+    assert "WRITE on TOPIC west.users (LITERAL) from *" in brokers.may(USER)
+    assert of_topics <= brokers.may(USER), "workers note there that they no longer mirror the topics"
 
 
 def test_deleted_secret_gives_another_password_and_other_workers() -> None:
-    brokers = Brokers()
+    brokers = KnownUsers()
     found = started(brokers, "west")
     look(found)
     first, before = password(found), template(found)["metadata"]["annotations"][CONFIG_HASH]
@@ -204,7 +160,7 @@ def test_deleted_secret_gives_another_password_and_other_workers() -> None:
     del found.kube.objects["Secret", SECRET]
     look(found)
     assert password(found) != first
-    assert brokers.accepts(password(found))
+    assert brokers.accepts(USER, password(found))
     assert brokers.credentials[USER].iterations != iterations
     assert template(found)["metadata"]["annotations"][CONFIG_HASH] != before
 
@@ -221,7 +177,7 @@ def test_deleted_secret_gives_another_password_and_other_workers() -> None:
     ids=["no password", "no Base64", "another user", "no number", "a number of its own"],
 )
 def test_damaged_secret_is_replaced(change: Callable[[dict[str, Any]], None]) -> None:
-    brokers = Brokers()
+    brokers = KnownUsers()
     found = started(brokers, "west")
     look(found)
     first = password(found)
@@ -229,11 +185,11 @@ def test_damaged_secret_is_replaced(change: Callable[[dict[str, Any]], None]) ->
     look(found)
     assert password(found) != first
     assert list(brokers.credentials) == [USER]
-    assert brokers.accepts(password(found))
+    assert brokers.accepts(USER, password(found))
 
 
 def test_each_request_gives_one_new_password() -> None:
-    brokers = Brokers()
+    brokers = KnownUsers()
     found = started(brokers, "west", rotate={"requestId": "1"})
     look(found)
     first = password(found)
@@ -241,7 +197,7 @@ def test_each_request_gives_one_new_password() -> None:
     look(found)
     second = password(found)
     assert second != first
-    assert brokers.accepts(second)
+    assert brokers.accepts(USER, second)
     look(found)
     del found.kube.objects["MirrorMaker", "copy"]["spec"]["rotate"]
     look(found)
@@ -250,7 +206,7 @@ def test_each_request_gives_one_new_password() -> None:
 
 def test_brokers_without_the_user_get_it_again_and_the_password_stays() -> None:
     """Such as after their tree was restored from an older copy, or with a new Cluster of the name."""
-    brokers = Brokers()
+    brokers = KnownUsers()
     found = started(brokers, "west")
     look(found)
     first, rules = password(found), set(brokers.rules)
@@ -258,18 +214,18 @@ def test_brokers_without_the_user_get_it_again_and_the_password_stays() -> None:
     brokers.rules.clear()
     look(found)
     assert password(found) == first
-    assert brokers.accepts(first)
+    assert brokers.accepts(USER, first)
     assert brokers.rules == rules
     older = ScramCredential.of_password(
         USER, SHA_512, "older", iterations=brokers.credentials[USER].iterations - 1
     )
     brokers.credentials[USER] = older
     look(found)
-    assert brokers.accepts(first)
+    assert brokers.accepts(USER, first)
 
 
 def test_mirror_that_is_created_again_is_another_user() -> None:
-    brokers = Brokers()
+    brokers = KnownUsers()
     found = started(brokers, "west")
     look(found)
     found.kube.objects["MirrorMaker", "copy"]["metadata"]["uid"] = "u-again"
@@ -287,7 +243,7 @@ def test_mirror_that_is_created_again_is_another_user() -> None:
 
 
 def test_user_ends_with_its_mirror_and_others_stay() -> None:
-    brokers = Brokers()
+    brokers = KnownUsers()
     found = started(brokers, "west")
     look(found)
     brokers.credentials["app"] = ScramCredential.of_password("app", SHA_512, "word")
@@ -309,7 +265,7 @@ def test_user_ends_with_its_mirror_and_others_stay() -> None:
     ids=["names another cluster", "is not valid"],
 )
 def test_user_ends_when_its_mirror_no_longer_uses_the_cluster(spec: dict[str, Any], stays: bool) -> None:
-    brokers = Brokers()
+    brokers = KnownUsers()
     found = started(brokers, "west")
     look(found)
     manifest = found.kube.objects["MirrorMaker", "copy"]
@@ -321,7 +277,7 @@ def test_user_ends_when_its_mirror_no_longer_uses_the_cluster(spec: dict[str, An
 
 
 def test_cluster_that_no_longer_allows_the_namespace_removes_the_user() -> None:
-    brokers = Brokers()
+    brokers = KnownUsers()
     found = started(brokers, "west")
     look(found)
     manifest = found.kube.objects["Cluster", "west"]
@@ -335,7 +291,7 @@ def test_cluster_that_no_longer_allows_the_namespace_removes_the_user() -> None:
 
 def test_cluster_that_does_not_respond_stops_no_worker() -> None:
     """Its user and rights follow when it is back."""
-    brokers = Brokers()
+    brokers = KnownUsers()
     found = started(brokers, "west")
     answers = found.brokers.answers
     found.brokers.answers = {**answers, "scram_users": AdminError("no broker responds")}
@@ -344,11 +300,11 @@ def test_cluster_that_does_not_respond_stops_no_worker() -> None:
     assert brokers.credentials == {}
     found.brokers.answers = answers
     look(found)
-    assert brokers.accepts(password(found))
+    assert brokers.accepts(USER, password(found))
 
 
 def test_operator_without_rights_says_so() -> None:
-    brokers = Brokers()
+    brokers = KnownUsers()
     found = started(brokers, "west")
     found.kube.refused["Secret"] = KubeError(403, "Forbidden", "secrets is forbidden")
     look(found)
@@ -369,7 +325,7 @@ def test_operator_without_rights_says_so() -> None:
 
 
 def test_loop_through_the_address_of_the_login_is_found() -> None:
-    brokers = Brokers()
+    brokers = KnownUsers()
     found = started(brokers, "west", target={"bootstrap": "west-bootstrap.ns.svc:9091"})
     look(found)
     assert (found.condition("MirrorMaker", "copy") or ())[1:2] == ("SameCluster",)
@@ -387,7 +343,7 @@ ENCRYPTED = {
 
 def test_workers_log_in_with_tls_and_trust_a_copy_of_the_clusters_authorities() -> None:
     clusters = [stored(cluster("west"), ENCRYPTED, uid="u-west"), stored(cluster("east"), uid="u-east")]
-    found = in_memory(*clusters, a_mirror(), **Brokers().answers)
+    found = in_memory(*clusters, a_mirror(), **KnownUsers().answers)
     look(found)
     said = found.condition("MirrorMaker", "copy", "Ready") or ("", "", "")
     assert said[1] == "ClusterNotReady"

@@ -8,8 +8,8 @@ a failed request of the operator, in two rolls:
     2. when every broker does, the operator connects there, and the Internal listener is closed
 
 A new Cluster is closed from its first broker on. One that was closed is not opened again but by its spec. It waits for
-the workers of MirrorMakers, which move as the operator does (common/pod_users.py). BatchLoads have no login yet, and no
-authority to trust: while some refer to an open Cluster, it stays open, with a warning. Between `authentication` and
+the workers of MirrorMakers, which move as the operator does (common/pod_users.py), and for the end of BatchLoads' runs
+that began without a login. BatchLoads have no TLS yet, and keep a Cluster without it. Between `authentication` and
 `tls`, a closed listener changes in one roll: nothing of ours is there.
 
 With `tls`, the traffic between brokers and that of the operator have TLS, too. A listener never changes its protocol
@@ -46,7 +46,9 @@ from ...models.cluster import (
 )
 from ...models.conditions import Reason
 from ...models.keys import ClusterKey
+from ...models.load_run import RunState
 from ...models.problem import Problem, shown
+from ...resources import load as load_resources
 from ...resources.certificates import trust_secret
 from ...resources.cluster import platform_bootstrap_of
 from ...resources.mirror import logs_in, object_named
@@ -87,20 +89,23 @@ def stage(
     is_ready = has_tls if wants_tls else has_login
     closes = asks and (live is None or before == CLOSED)
     moves = is_ready and (not closes or tls_before is PlatformTls.PREPARED)
-    mirrors = list(_mirrors_behind(services, cluster, wants_tls)) if moves else []
+    behind: list[str] = []
+    if moves:
+        mirrors, loads = (of(services, cluster, wants_tls) for of in (_mirrors_behind, _loads_behind))
+        behind = [*mirrors, *loads]
     if asks and is_ready and not closes:
-        closes = not (waiting := [*mirrors, *_loads(services, cluster)])
-        if waiting:
+        closes = not behind
+        if behind:
             warn(
                 Reason.LISTENER_OPEN,
-                f"spec.listeners: {cluster.spec.internal.name} is still open, because {shown(waiting, 3)}",
+                f"spec.listeners: {cluster.spec.internal.name} is still open, because {shown(behind, 3)}",
             )
-    is_free = has_tls and not mirrors  # no worker is at a listener that changes its protocol
+    is_free = has_tls and not behind  # no pod of ours is at a listener that changes its protocol
     tls = _next_tls(wants_tls, is_free=is_free, is_new=live is None, before=tls_before)
-    if has_tls and mirrors and closes and tls is PlatformTls.PREPARED:
+    if has_tls and behind and closes and tls is PlatformTls.PREPARED:
         warn(
             Reason.LISTENER_OPEN,
-            f"spec.listeners: brokers have no TLS among themselves yet, because {shown(mirrors, 3)}",
+            f"spec.listeners: brokers have no TLS among themselves yet, because {shown(behind, 3)}",
         )
     spec = with_login(cluster.spec, tls)
     if has_tls or (has_login and tls is not PlatformTls.ON):
@@ -253,11 +258,20 @@ def _mirrors_behind(services: ClusterParts, cluster: Cluster, has_tls: bool) -> 
             yield f"workers of {key} do not {what} yet: they will, unless it is paused or has a problem"
 
 
-def _loads(services: ClusterParts, cluster: Cluster) -> Iterator[str]:
-    """BatchLoads, whose pods connect to the Internal listener, and cannot log in."""
+def _loads_behind(services: ClusterParts, cluster: Cluster, has_tls: bool) -> Iterator[str]:
+    """BatchLoads with a run that does not log in, or all of them if the operator does with TLS."""
     mine = ClusterKey(cluster.namespace, cluster.name)
     for key in services.store.keys(BatchLoad.KIND):
         with contextlib.suppress(ManifestError):
             load = services.store.get(BatchLoad, key.namespace, key.name)
-            if load is not None and cluster_key(key.namespace, load.spec.cluster_ref) == mine:
-                yield f"{key} cannot log in or use TLS yet: delete it, or leave authentication and tls out"
+            if load is None or cluster_key(key.namespace, load.spec.cluster_ref) != mine:
+                continue
+            if has_tls:
+                yield f"{key} cannot use TLS yet: delete it, or leave tls out"
+                continue
+            run = load.status.last_run
+            if run is None or not run.name or RunState(run.state or RunState.PENDING).ended:
+                continue
+            live = services.kube.get("v1", "ConfigMap", key.namespace, run.name)
+            if live is not None and is_owned_by(live, load.metadata.uid) and not load_resources.logs_in(live):
+                yield f"{key} has a run that does not log in: it is closed when the run ends"

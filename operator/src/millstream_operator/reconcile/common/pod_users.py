@@ -56,18 +56,23 @@ class Rights:
 
 
 def ensure_user(
-    services: Parts, user: PodUser, clusters: Mapping[str, tuple[Cluster, Rights]], request: str
+    services: Parts,
+    user: PodUser,
+    clusters: Mapping[str, tuple[Cluster, Rights]],
+    request: str,
+    *,
+    must_be_stored: bool = False,
 ) -> PodPassword | Problem:
     """The password, after brokers have been given it and the rights. ``request``: of the last rotation, or "".
 
-    Brokers that do not respond keep nobody waiting: they get both at a later look.
+    Brokers that do not respond get both at a later look; with ``must_be_stored`` it is a problem.
     """
     try:
-        observed = _observed(services, user, clusters)
+        observed = _observed(services, user, clusters, must_be_stored)
         password = _password(services, user, set(filter(None, observed.values())), request)
         for name, iterations in observed.items():
             cluster, rights = clusters[name]
-            with _unreachable(user, name):
+            with _unreachable(user, name, must_be_stored):
                 _store(services.brokers_of(cluster), user, password, iterations, rights)
     except NotOurs as error:
         return Problem(Reason.OBJECT_NOT_OURS, str(error))
@@ -76,6 +81,8 @@ def ensure_user(
     except NotAuthorized as error:
         words = f"{error}: add the operator's principal to super.users of the Cluster"
         return Problem(Reason.OPERATOR_NOT_AUTHORIZED, words)
+    except AdminError as error:
+        return Problem(Reason.CLUSTER_NOT_READY, f"user {user.name}: {error}")
     except _Refused as error:
         return Problem(Reason.REFUSED, f"user {user.name}: {error}")
     return password
@@ -86,22 +93,25 @@ class _Refused(Exception):
 
 
 @contextlib.contextmanager
-def _unreachable(user: PodUser, cluster: str) -> Iterator[None]:
+def _unreachable(user: PodUser, cluster: str, must_be_stored: bool) -> Iterator[None]:
     try:
         yield
-    except NotAuthorized:
-        raise
     except AdminError as error:
+        if must_be_stored or isinstance(error, NotAuthorized):
+            raise
         logger.info("user %s in Cluster %s: %s", user.name, cluster, error)
 
 
 def _observed(
-    services: Parts, user: PodUser, clusters: Mapping[str, tuple[Cluster, Rights]]
+    services: Parts,
+    user: PodUser,
+    clusters: Mapping[str, tuple[Cluster, Rights]],
+    must_be_stored: bool,
 ) -> dict[str, int | None]:
     """The iterations of the user's credential, None without one, in the Clusters whose brokers respond."""
     found: dict[str, int | None] = {}
     for name, (cluster, _) in clusters.items():
-        with _unreachable(user, name):
+        with _unreachable(user, name, must_be_stored):
             users = services.brokers_of(cluster).scram_users([user.name])
             found[name] = users.get(user.name, {}).get(MECHANISM)
     return found

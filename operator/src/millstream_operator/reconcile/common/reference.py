@@ -48,18 +48,6 @@ def find_cluster(
     return cluster
 
 
-def login_problem(cluster: Cluster) -> Problem | None:
-    """Why pods of ours that have no login cannot use a Cluster."""
-    platform = cluster.status.platform
-    if platform is None or platform.internal == "Open":
-        return None
-    return Problem(
-        Reason.LOGIN_REQUIRED,
-        f"Cluster {cluster.name} in namespace {cluster.namespace} asks for a login or TLS at its Internal"
-        " listener, which BatchLoads do not have yet: name another Cluster",
-    )
-
-
 def may_refer(cluster: Cluster, namespace: str) -> bool:
     allowed = cluster.spec.allowed_namespaces
     return namespace == cluster.namespace or "*" in allowed or namespace in allowed
