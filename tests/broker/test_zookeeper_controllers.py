@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -16,6 +18,7 @@ from millstream_broker.coordination.controllership import (
     Fenced,
     StatesChanged,
 )
+from millstream_broker.coordination.stores import Delete, Operation, Unavailable
 from millstream_harness.members import (
     Member,
     led_topic,
@@ -53,6 +56,30 @@ async def test_an_isr_is_written_under_its_version_and_noted(connect: str) -> No
             await one.coordination.write_partition("t", 0, replace(record, isr=(1, 2)))
         with pytest.raises(Conflict):
             await one.coordination.write_partition("t", 7, replace(record, isr=(1, 2)))
+
+
+async def test_a_lost_response_to_the_removal_of_notes_loses_no_change(
+    connect: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with members(connect, 1) as (one,):
+        (record, _) = (await led_topic(one, 2)).partitions
+        nodes, lost = one.coordination._nodes, list[str]()
+        multi_all = nodes.multi_all
+
+        async def losing(multis: Iterable[Sequence[Operation]]) -> list[Any]:
+            sent = list(multis)
+            answers = await multi_all(sent)
+            notes = [each.path for group in sent for each in group if isinstance(each, Delete)]
+            if lost or not any(path.startswith(tree.ISR_CHANGES) for path in notes):
+                return answers
+            lost.extend(notes)
+            return [Unavailable("the connection was lost before it answered") for _ in answers]
+
+        monkeypatch.setattr(nodes, "multi_all", losing)
+        shrunk = await one.coordination.write_partition("t", 0, replace(record, isr=(1,), elr=(2,)))
+        await until(lambda: one.last(StatesChanged))
+        assert one.last(StatesChanged).states == {("t", 0): shrunk}
+        assert lost
 
 
 async def test_a_conflict_shows_what_is_stored(connect: str) -> None:

@@ -83,6 +83,8 @@ class TreeControllerStore:
         self._deletions: frozenset[str] = frozenset()
         self._written: set[str] = set()
         """Topics whose node was written, according to a watch."""
+        self._noted: dict[TopicPartition, None] = {}
+        """Partitions that leaders' notes name, and whose states were not read since."""
         self._is_over = False
         self._coalescer = TaskCoalescer(
             nodes,
@@ -139,6 +141,7 @@ class TreeControllerStore:
         self._deletions = await self._read_deletions()
         await self._take_isr_notes()
         self._topics = await self._read_topics(names)
+        self._noted.clear()
         known = await self._nodes.children(tree.GENERATIONS) or []
         return Image(
             self._brokers,
@@ -265,36 +268,30 @@ class TreeControllerStore:
             self._report(TopicsChanged(changed, frozenset(self._topics)))
 
     async def _look_at_isr_changes(self) -> None:
-        named = await self._take_isr_notes()
+        await self._take_isr_notes()
         keys = [
             (topic, index)
-            for topic, index in named
+            for topic, index in self._noted
             if topic in self._topics and 0 <= index < len(self._topics[topic].partitions)
         ]
         if keys:
-            try:
-                states = await self._read_states(keys, self._topics)
-            except Unavailable:
-                self._written |= {topic for topic, _ in keys}
-                for topic, _ in keys:
-                    self._versions.pop(topic, None)  # so that it counts as changed
-                self._coalescer.need("topics")
-                raise
-            self._report(StatesChanged(states))
+            self._report(StatesChanged(await self._read_states(keys, self._topics)))
+        self._noted.clear()
 
-    async def _take_isr_notes(self) -> list[TopicPartition]:
-        """Read the leaders' notes and remove them; before the states are read, so that no change is missed."""
+    async def _take_isr_notes(self) -> None:
+        """Read the leaders' notes and remove them; before the states are read, so that no change is missed.
+
+        A response to their removal may be lost, so what they name is kept until the states were read.
+        """
         watch = lambda path: self._coalescer.need("changed ISRs")  # noqa: E731
         names = sorted(await self._nodes.children(tree.ISR_CHANGES, watch) or ())
         paths = [f"{tree.ISR_CHANGES}/{name}" for name in names]
-        named: dict[TopicPartition, None] = {}
         for path, node in zip(paths, await self._nodes.get_all(paths), strict=True):
             try:
-                named |= dict.fromkeys(tree.isr_change_from(path, node.data) if node else ())
+                self._noted |= dict.fromkeys(tree.isr_change_from(path, node.data) if node else ())
             except tree.TreeError as error:
                 log.error("%s", error)
         await self._delete_each(paths)
-        return list(named)
 
     # Writing
 
