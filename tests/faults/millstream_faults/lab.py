@@ -382,7 +382,9 @@ class Watch:
 
 
 def _is_whole(one: metadata.MetadataResponsePartition, replicas: int) -> bool:
-    return one.leader_id > 0 and len(one.isr_nodes) == replicas and len(one.replica_nodes) == replicas
+    """With all of its replicas in sync; there may be one too many after ZooKeeper was restored (docs/clusters.md)."""
+    is_in_sync = len(one.isr_nodes) == len(one.replica_nodes)
+    return one.leader_id > 0 and is_in_sync and len(one.replica_nodes) >= replicas
 
 
 def _members(one: metadata.MetadataResponsePartition) -> tuple[set[int], set[int]]:
