@@ -63,7 +63,7 @@ from ..common.objects import find
 from ..common.reference import cluster_key
 
 Warn = Callable[[Reason, str], None]
-PASSWORD_BYTES, SALT_BYTES = 24, 16
+SALT_BYTES = 16
 
 
 def stage(
@@ -157,7 +157,7 @@ def rotate(services: ClusterParts, cluster: Cluster) -> bool:
     if login.previous:
         _write(services.kube, cluster, login.ended())
     elif request and request != login.rotated_for:
-        _write(services.kube, cluster, login.begun(_password(), request))
+        _write(services.kube, cluster, login.begun(secrets.new_password(), request))
         return True
     return False
 
@@ -197,7 +197,7 @@ def _connecting(services: ClusterParts, cluster: Cluster, where: PlatformStatus 
 
 def _login(services: ClusterParts, cluster: Cluster) -> PlatformLogin | Problem:
     """The operator's password, which is generated once."""
-    new = PlatformLogin(_password(), randomness.token_bytes(SALT_BYTES))
+    new = PlatformLogin(secrets.new_password(), randomness.token_bytes(SALT_BYTES))
     try:
         live = find(services.kube, secret(cluster, new))
         if live is not None:
@@ -220,10 +220,6 @@ def _write(kube: Kube, cluster: Cluster, login: PlatformLogin) -> None:
     live = find(kube, wanted)
     if live is not None:
         secrets.replace(kube, live, wanted)
-
-
-def _password() -> str:
-    return randomness.token_urlsafe(PASSWORD_BYTES)
 
 
 def _is_valid_everywhere(services: ClusterParts, cluster: Cluster, key: str) -> bool:

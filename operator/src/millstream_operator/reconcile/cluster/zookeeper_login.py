@@ -18,7 +18,6 @@ those of an upgrade, and the third waits like one.
 from __future__ import annotations
 
 import logging
-import secrets as randomness
 
 from msgspec.structs import asdict, replace
 
@@ -31,13 +30,11 @@ from ...resources.zookeeper import COMPONENT, LOGIN, name_of
 from ...resources.zookeeper_login import ACCESS, RESTRICTED, fingerprint, password_of, secrets
 from ...state.context import ClusterParts
 from ..common.objects import bring, find
-from ..common.secrets import not_readable
+from ..common.secrets import new_password, not_readable
 from . import outside_zookeeper
 from .objects import Warn, find_stateful_set
 from .plan import StatefulSet
 from .stateful_pods import all_have, template_annotations
-
-PASSWORD_BYTES = 24
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +70,7 @@ def _login(services: ClusterParts, cluster: Cluster, known: str, warn: Warn) -> 
         live = [find(services.kube, each) for each in secrets(cluster, "")]
         there = [password for each in live if (password := password_of(each)) is not None]
         matching = [password for password in there if fingerprint(password) == known]
-        password = next(iter((*matching, *there)), "") or randomness.token_urlsafe(PASSWORD_BYTES)
+        password = next(iter((*matching, *there)), "") or new_password()
         if known and not matching:
             log.warning(
                 "Cluster %s: both Secrets with the login to its ZooKeeper are lost or changed: its servers and"

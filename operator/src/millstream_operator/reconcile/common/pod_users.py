@@ -40,10 +40,8 @@ from ...state.cache import Store, cluster_refs
 from ...state.context import Parts
 from .objects import NotOurs, find
 from .reference import may_refer
-from .secrets import not_readable, replace
+from .secrets import new_password, not_readable, replace
 
-BYTES = 24
-"""Random bytes of a password: 32 characters."""
 logger = logging.getLogger(__name__)
 
 
@@ -125,7 +123,7 @@ def _password(services: Parts, user: PodUser, known: Collection[int], request: s
         return before
     used = {*known, *(() if before is None else (before.iterations,))}
     number = next_iterations(used, randomness.randbelow(NUMBERS))
-    wanted = PodPassword(randomness.token_urlsafe(BYTES), number, request)
+    wanted = PodPassword(new_password(), number, request)
     if live is None:
         services.kube.create(secret_with(user, wanted))
     else:

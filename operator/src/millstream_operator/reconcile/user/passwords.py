@@ -8,7 +8,6 @@ password, and ends both.
 
 from __future__ import annotations
 
-import secrets as randomness
 from datetime import timedelta
 
 from ...kubernetes.client import KubeError, Manifest
@@ -26,12 +25,8 @@ from ...resources.user import (
 )
 from ...state.context import Parts
 from ..common.objects import NotOurs, find
-from ..common.secrets import not_readable, replace
+from ..common.secrets import new_password, not_readable, replace
 from .plan import Password
-
-BYTES = 24
-"""Random bytes of a password: 32 characters."""
-
 
 def password_for(services: Parts, user: User) -> Password | Problem:
     """The password of a user with authentication."""
@@ -68,9 +63,9 @@ def _generated(services: Parts, user: User) -> Password | Problem:
                 Reason.RECONCILE_PAUSED, f"there is no password, and none is generated: {PAUSED[-1]}"
             )
     elif live is None:
-        live = services.kube.create(secret(user, _new(), request))
+        live = services.kube.create(secret(user, new_password(), request))
     elif request and request not in (rotated_for(live), user.status.rotated_for):
-        live = replace(services.kube, live, secret(user, _new(), request, _former(services, user, live)))
+        live = replace(services.kube, live, secret(user, new_password(), request, _former(services, user, live)))
     elif (former := former_of(live)) is not None and former.until <= services.now():
         live = replace(services.kube, live, secret(user, password_of(live, "password"), rotated_for(live)))
     return Password(
@@ -91,7 +86,3 @@ def _former(services: Parts, user: User, live: Manifest) -> Former | None:
         return Former(password_of(live, "password"), services.now() + timedelta(seconds=seconds))
     except ValueError:  # of a damaged Secret nothing is left to use
         return None
-
-
-def _new() -> str:
-    return randomness.token_urlsafe(BYTES)
