@@ -11,7 +11,6 @@ user's own is never replaced.
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import json
 from collections.abc import Iterable, Mapping
@@ -38,7 +37,7 @@ from ..certificates.plan import Published, Target, Wanted
 from ..models import Cluster, Listener
 from .broker_config import broker_set_name, pod_name
 from .listeners import Address, Addresses, broker_host, external_listeners, external_service_name
-from .owned import Manifest, opaque_secret, secret_reference
+from .owned import Manifest, opaque_secret, secret_reference, values_of
 from .volumes import mounts_secret, secret_volume
 
 ROTATED_FOR: Final = "millstream.dev/rotated-for"
@@ -154,15 +153,6 @@ def has_certificates(cluster: Cluster, pod: Mapping[str, Any]) -> bool:
 
 
 # What is in the Secrets
-
-
-def values_of(live: Mapping[str, Any] | None) -> dict[str, bytes]:
-    """The values of a Secret, without those that are not Base64."""
-    found = {}
-    for key, value in ((live or {}).get("data") or {}).items():
-        with contextlib.suppress(ValueError):
-            found[key] = base64.b64decode(value, validate=True)
-    return found
 
 
 def authorities_of(live: Mapping[str, Any] | None) -> tuple[Issued, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import functools
 import hashlib
 from collections.abc import Mapping
@@ -107,6 +108,15 @@ def opaque_secret(
         "type": "Opaque",
         "data": {key: base64.b64encode(value).decode() for key, value in values.items()},
     }
+
+
+def values_of(live: Mapping[str, Any] | None) -> dict[str, bytes]:
+    """The values of a Secret, without those that are not Base64."""
+    found = {}
+    for key, value in ((live or {}).get("data") or {}).items():
+        with contextlib.suppress(ValueError):
+            found[key] = base64.b64decode(value, validate=True)
+    return found
 
 
 def service(

@@ -12,7 +12,6 @@ annotation keeps: another number shows that the brokers have another password, s
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -22,7 +21,7 @@ from millstream_kafka.admin.access import Acl, ScramCredential
 from millstream_kafka.scram_mechanism import MIN_ITERATIONS, ScramMechanism
 
 from ..models import BatchLoad, MirrorMaker, Resource
-from .owned import opaque_secret
+from .owned import opaque_secret, values_of
 from .user import MAX_PASSWORD, ROTATED_FOR, jaas_config, rotated_for
 
 Manifest = dict[str, Any]
@@ -86,10 +85,10 @@ def secret_with(user: PodUser, password: PodPassword) -> Manifest:
 
 def password_in(live: Mapping[str, Any], user: PodUser) -> PodPassword | None:
     """The password in the Secret; None if it is not as the operator wrote it, and another one is due."""
-    data = live.get("data") or {}
+    values = values_of(live)
     text = (live["metadata"].get("annotations") or {}).get(ITERATIONS, "")
     try:
-        name, value = (base64.b64decode(data[key], validate=True).decode() for key in (USERNAME, PASSWORD))
+        name, value = (values[key].decode() for key in (USERNAME, PASSWORD))
         iterations = int(text)
     except (KeyError, ValueError):
         return None

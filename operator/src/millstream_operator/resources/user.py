@@ -20,7 +20,7 @@ from typing import Any, Final
 from ..certificates.issuing import Issued, pem_of, read_issued
 from ..models import API_VERSION, User
 from ..models.conditions import rfc3339
-from .owned import CLUSTER_LABEL, MANAGED_BY, opaque_secret
+from .owned import CLUSTER_LABEL, MANAGED_BY, opaque_secret, values_of
 
 Manifest = dict[str, Any]
 ROTATED_FOR: Final = "millstream.dev/rotated-for"
@@ -106,10 +106,9 @@ def certificate_secret(user: User, issued: Issued, trusted: bytes, rotated_for: 
 
 def certificate_of(live: Mapping[str, Any] | None) -> Issued | None:
     """The certificate in a Secret; None without a valid pair of key and certificate."""
-    data = (live or {}).get("data") or {}
+    values = values_of(live)
     try:
-        key, certificate = (base64.b64decode(data[name], validate=True) for name in ("user.key", "user.crt"))
-        return read_issued(key, certificate)
+        return read_issued(values["user.key"], values["user.crt"])
     except (KeyError, ValueError):
         return None
 

@@ -10,7 +10,6 @@ the right to them.
 
 from __future__ import annotations
 
-import base64
 import re
 from collections.abc import Mapping
 from typing import Any, Final
@@ -18,7 +17,7 @@ from typing import Any, Final
 from ..models import Cluster
 from ..models.cluster import SecuredZooKeeper
 from .broker_config import ZOOKEEPER_CA, ZOOKEEPER_FILE, ZOOKEEPER_KEY, broker_set_name, properties
-from .owned import Manifest, digest, opaque_secret, secret_reference
+from .owned import Manifest, digest, opaque_secret, secret_reference, values_of
 from .volumes import secret_volume
 from .zookeeper import LOGIN, LOGIN_FILE, login_secret, secured
 
@@ -81,7 +80,7 @@ def secrets(cluster: Cluster, password: str) -> list[Manifest]:
 def password_of(live: Mapping[str, Any] | None) -> str | None:
     """The password in a Secret; None without one that fits into the files."""
     try:
-        found = base64.b64decode(((live or {}).get("data") or {}).get(PASSWORD, ""), validate=True).decode()
+        found = values_of(live).get(PASSWORD, b"").decode()
     except ValueError:
         return None
     return found if _PASSWORD.fullmatch(found) else None
@@ -121,9 +120,6 @@ def outside_secret(cluster: Cluster, files: Mapping[str, str], version: str) -> 
 
 def version_of(live: Mapping[str, Any] | None, login: str) -> str | None:
     """The version of the login in a Secret, if it is this one."""
-    if (
-        live is None
-        or (live.get("data") or {}).get(ZOOKEEPER_FILE) != base64.b64encode(login.encode()).decode()
-    ):
+    if live is None or values_of(live).get(ZOOKEEPER_FILE) != login.encode():
         return None
     return (live["metadata"].get("annotations") or {}).get(VERSION)

@@ -186,7 +186,8 @@ def _listener(cluster: Cluster, user: User, name: str | None) -> ListenerStatus:
 
 def _trusted(kube: Kube, cluster: Cluster, where: ListenerStatus) -> str:
     """The authorities of a listener with TLS; "" without TLS."""
-    from ..resources.certificates import CA, values_of
+    from ..resources.certificates import CA
+    from ..resources.owned import values_of
 
     if where.ca_secret is None:
         return ""
@@ -203,8 +204,8 @@ def _tls(
     user: User, secret: dict[str, Any], trusted: str, authority: str | None, files: Path | None, form: str
 ) -> ClientTls | None:
     from ..local.secrets import replace_file
-    from ..resources.certificates import values_of
     from ..resources.client_files import ClientTls
+    from ..resources.owned import values_of
 
     if not (trusted or authority or user.has_certificate):
         return None

@@ -24,7 +24,7 @@ from ...models.cluster import SecuredZooKeeper, TrustedCertificate, ZooKeeper
 from ...models.conditions import Reason
 from ...models.problem import Problem
 from ...resources.broker_config import ZOOKEEPER_ACLS, ZOOKEEPER_CA, ZOOKEEPER_FILE, broker_set_name
-from ...resources.certificates import values_of
+from ...resources.owned import values_of
 from ...resources.user import password_of
 from ...resources.zookeeper_login import ACCESS, outside_login, outside_secret, version_of
 from ...state.context import ClusterParts

@@ -9,7 +9,6 @@ from ...kubernetes.client import Kube, KubeError, Manifest
 from ...models.conditions import Reason
 from ...models.problem import Problem
 
-
 PASSWORD_BYTES: Final = 24
 
 

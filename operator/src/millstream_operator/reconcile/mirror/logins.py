@@ -9,9 +9,9 @@ from ...models import Cluster, MirrorMaker
 from ...models.conditions import Reason
 from ...models.problem import Problem
 from ...resources import mirror as resources
-from ...resources.certificates import CA, trust_secret, values_of
+from ...resources.certificates import CA, trust_secret
 from ...resources.mirror import Endpoint, MirrorLogin
-from ...resources.owned import opaque_secret
+from ...resources.owned import opaque_secret, values_of
 from ...resources.pod_user import pod_user
 from ...state.context import MirrorParts
 from ..common.objects import NotOurs, ensure

@@ -16,6 +16,7 @@ from ...models import Cluster, User
 from ...models.conditions import Reason
 from ...models.problem import PAUSED, Problem, is_paused
 from ...resources import certificates as of_cluster
+from ...resources.owned import values_of
 from ...resources.user import certificate_of, certificate_secret, reference, rotated_for, version_of
 from ...state.context import Parts
 from ..common.objects import NotOurs, bring, find
@@ -61,7 +62,7 @@ def _certificate(services: Parts, user: User, cluster: Cluster) -> Password | Pr
     if not keep or found is None:
         found = issue(authority, subject, (), now, of_cluster.LIFE, is_server=False)
         before = request
-    trusted = of_cluster.values_of(trust).get(of_cluster.CA, b"")
+    trusted = values_of(trust).get(of_cluster.CA, b"")
     wanted = certificate_secret(user, found, trusted, before)
     if not is_paused(user):
         live = bring(services.kube, wanted, live)

@@ -28,6 +28,7 @@ from ..common.objects import NotOurs, find
 from ..common.secrets import new_password, not_readable, replace
 from .plan import Password
 
+
 def password_for(services: Parts, user: User) -> Password | Problem:
     """The password of a user with authentication."""
     try:
@@ -65,7 +66,9 @@ def _generated(services: Parts, user: User) -> Password | Problem:
     elif live is None:
         live = services.kube.create(secret(user, new_password(), request))
     elif request and request not in (rotated_for(live), user.status.rotated_for):
-        live = replace(services.kube, live, secret(user, new_password(), request, _former(services, user, live)))
+        live = replace(
+            services.kube, live, secret(user, new_password(), request, _former(services, user, live))
+        )
     elif (former := former_of(live)) is not None and former.until <= services.now():
         live = replace(services.kube, live, secret(user, password_of(live, "password"), rotated_for(live)))
     return Password(
