@@ -40,6 +40,7 @@ from ...state.cache import Store, cluster_refs
 from ...state.context import Parts
 from .objects import NotOurs, find
 from .reference import may_refer
+from .report import problem_of
 from .secrets import new_password, not_readable, replace
 
 logger = logging.getLogger(__name__)
@@ -76,11 +77,8 @@ def ensure_user(
         return Problem(Reason.OBJECT_NOT_OURS, str(error))
     except KubeError as error:
         return not_readable(error, "a Cluster asks for a login, for which the operator has")
-    except NotAuthorized as error:
-        words = f"{error}: add the operator's principal to super.users of the Cluster"
-        return Problem(Reason.OPERATOR_NOT_AUTHORIZED, words)
     except AdminError as error:
-        return Problem(Reason.CLUSTER_NOT_READY, f"user {user.name}: {error}")
+        return problem_of(error, f"user {user.name}")
     except _Refused as error:
         return Problem(Reason.REFUSED, f"user {user.name}: {error}")
     return password

@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import msgspec
 
+from ...kafka.records import AdminError, NotAuthorized
 from ...models import Resource
-from ...models.conditions import ConditionType
+from ...models.conditions import ConditionType, Reason
 from ...models.event import Event, EventType
 from ...models.problem import Problem, conditions_with
 from ...state.cache import key_for
 from ...state.context import Statuses
 from ...state.events import record
 from ...state.status import write_status
+
+
+def problem_of(error: AdminError, what: str = "") -> Problem:
+    """Why brokers did not carry out a request. ``what`` it was about begins the message, unless the operator itself is
+    refused."""
+    if isinstance(error, NotAuthorized):
+        words = f"{error}: add the operator's principal to super.users of the Cluster"
+        return Problem(Reason.OPERATOR_NOT_AUTHORIZED, words)
+    return Problem(Reason.CLUSTER_NOT_READY, f"{what}: {error}" if what else str(error))
 
 
 def report_problem(services: Statuses, resource: Resource, problem: Problem, seconds: float) -> float:

@@ -16,7 +16,6 @@ from ...kafka.admin import KafkaAdmin
 from ...kafka.records import (
     Acl,
     AdminError,
-    NotAuthorized,
     Refusal,
     ScramCredential,
     ScramMechanism,
@@ -32,7 +31,7 @@ from ...state.context import Parts, Resources
 from ...state.status import hold_finalizer, write_status
 from ..common.deletion import needs_cleanup, release_resource, wait
 from ..common.reference import rival_problem
-from ..common.report import report_problem, tell
+from ..common.report import problem_of, report_problem, tell
 from ..common.shared_cluster import PROBLEM_INTERVAL_S, partition_by_readiness
 from .certificates import certificate_for
 from .passwords import password_for
@@ -136,13 +135,6 @@ def _bring_about(
         else report_problem(services, user, problems[user.kafka_name], PROBLEM_INTERVAL_S)
         for user in users
     }
-
-
-def problem_of(error: AdminError) -> Problem:
-    if isinstance(error, NotAuthorized):
-        words = f"{error}: add the operator's principal to super.users of the Cluster"
-        return Problem(Reason.OPERATOR_NOT_AUTHORIZED, words)
-    return Problem(Reason.CLUSTER_NOT_READY, str(error))
 
 
 def _credential(services: Parts, user: User, cluster: Cluster) -> Password | Problem | None:
