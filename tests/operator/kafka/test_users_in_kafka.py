@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
-from millstream_harness.broker import fixed_port
+from millstream_harness.guarded_broker import Guarded, guarded_broker
 from millstream_harness.in_memory import MemoryKube, deleted, stored
-from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.manifests import cluster, resource
 from millstream_harness.scenario import eventually, unique
 from millstream_harness.secured_kafka import guarded_kafka
@@ -27,13 +26,6 @@ from millstream_operator.state.context import Services
 pytestmark = pytest.mark.soak
 
 
-class Guarded(NamedTuple):
-    """Brokers with an authorizer. At ``bootstrap`` clients have all rights, at ``login`` those of a SCRAM user."""
-
-    bootstrap: str
-    login: str
-
-
 @pytest.fixture(scope="module", params=["kafka", "millstream"])
 def kafka(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     folder = tmp_path_factory.mktemp("guarded")
@@ -42,17 +34,8 @@ def kafka(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         with guarded_kafka(folder) as broker:
             yield Guarded(broker.bootstrap, broker.addresses["CLEAR"])
         return
-    found = Guarded(*(f"127.0.0.1:{fixed_port()}" for _ in range(2)))
-    config = {
-        "listeners": f"PLAINTEXT://{found.bootstrap},CLEAR://{found.login}",
-        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CLEAR:SASL_PLAINTEXT",
-        "sasl.enabled.mechanisms": "SCRAM-SHA-512",
-        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-        "super.users": "User:ANONYMOUS",
-    }
-    ours = InProcessBroker(folder, config).start()
-    yield found
-    ours.discard()
+    with guarded_broker(folder) as found:
+        yield found
 
 
 class Operated:
