@@ -32,7 +32,7 @@ from ..models import (
 from ..models import Resource as Record
 from ..models.conditions import ConditionType, Reason
 from ..models.keys import Key
-from ..models.load_run import RunState
+from ..models.load_run import RunState, in_flight
 from ..models.problem import PAUSED, Problem, condition_before, is_paused
 from ..models.words import count_of
 from ..reconcile.cluster import plan as cluster_plan
@@ -44,7 +44,6 @@ from ..reconcile.group.apply import reconcile_groups
 from ..reconcile.group.workload import has_workload
 from ..reconcile.load.apply import AT_ONCE_S, reconcile_load
 from ..reconcile.load.conditions import failure
-from ..reconcile.load.plan import in_flight
 from ..reconcile.mirror import plan as mirror_plan
 from ..reconcile.mirror.apply import reconcile_mirror
 from ..reconcile.mirror.promotion import Promotion, Told, is_over, requested

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from .conditions import Reason
+from .load import BatchLoadStatus
 
 
 class RunState(StrEnum):
@@ -38,3 +39,9 @@ class ObservedRun:
     end_time: str | None = None
     reason: Reason | None = None
     log: tuple[str, ...] = ()
+
+
+def in_flight(status: BatchLoadStatus) -> bool:
+    """Whether the last run of a load has not ended."""
+    run = status.last_run
+    return run is not None and bool(run.name) and not RunState(run.state or RunState.PENDING).ended

@@ -24,7 +24,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from millstream_harness.loads import a_load, edited, run_of
 from millstream_operator.models import BatchLoadStatus
 from millstream_operator.models.conditions import Reason
-from millstream_operator.models.load_run import ObservedRun, RunState
+from millstream_operator.models.load_run import ObservedRun, RunState, in_flight
 from millstream_operator.reconcile.load import plan as runs
 from millstream_operator.reconcile.load.conditions import tell
 from millstream_operator.reconcile.load.ranges import Ends, digest_of_positions
@@ -242,7 +242,7 @@ class Story(RuleBasedStateMachine):
         assert all(RunState(run.state or "").ended for run in status.runs or ())
         names = [run.name for run in (*((status.last_run,) if status.last_run else ()), *(status.runs or ()))]
         assert len(names) == len(set(names))
-        if runs.in_flight(status):
+        if in_flight(status):
             conditions = {one.type: one.status for one in status.conditions or ()}
             assert conditions["Succeeded"] == "Unknown"
 
@@ -252,7 +252,7 @@ class Story(RuleBasedStateMachine):
             return
         self.spec["schedule"] = {"cron": "*/5 * * * *"}
         status = self.load.status
-        waits = status.unsettled or (status.asked if runs.in_flight(status) else None)
+        waits = status.unsettled or (status.asked if in_flight(status) else None)
         for until in (
             {},
             LATER,

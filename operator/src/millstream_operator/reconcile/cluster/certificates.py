@@ -27,6 +27,7 @@ from ...state.context import ClusterParts
 from ..common.objects import NotOurs, bring, find
 from ..common.report import tell
 from ..common.secrets import not_readable
+from .stateful_pods import annotations_of
 
 SERVED_WITHIN = timedelta(minutes=10)
 """Longest time until brokers serve what was issued: Kubernetes updates mounted Secrets within two minutes."""
@@ -182,7 +183,7 @@ def endpoints_of(cluster: Cluster, pods: Iterable[Mapping[str, Any]]) -> dict[in
             and not pod["metadata"].get("deletionTimestamp")
             and build.has_certificates(cluster, pod)
         ):
-            has_platform = TLS_STAGE in (pod["metadata"].get("annotations") or {})
+            has_platform = TLS_STAGE in annotations_of(pod)
             there = [*ports, *(of_operator if has_platform else ())]
             found[int(number)] = [(host, port) for port in there]
     return found

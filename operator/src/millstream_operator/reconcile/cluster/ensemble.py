@@ -59,7 +59,7 @@ def plan_roll(servers: Sequence[RollingPod], wanted: int) -> Roll:
 def server_pods(live: StatefulSet, pods: Iterable[Manifest]) -> list[RollingPod]:
     """The servers' pods, for the plan of a rolling restart. The StatefulSet's status must be up to date."""
     revision = (live.get("status") or {}).get("updateRevision")
-    wanted = live["spec"]["template"]["metadata"].get("annotations") or {}
+    wanted = template_annotations(live)
 
     def reasons(server: int, metadata: Mapping[str, Any]) -> tuple[str, ...]:
         if (metadata.get("labels") or {}).get(REVISION) == revision:

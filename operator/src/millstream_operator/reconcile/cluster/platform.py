@@ -46,7 +46,7 @@ from ...models.cluster import (
 )
 from ...models.conditions import Reason
 from ...models.keys import ClusterKey
-from ...models.load_run import RunState
+from ...models.load_run import in_flight
 from ...models.problem import Problem, shown
 from ...resources import load as load_resources
 from ...resources.certificates import trust_secret
@@ -61,8 +61,9 @@ from ...state.status import write_status
 from ..common import secrets
 from ..common.objects import find
 from ..common.reference import cluster_key
+from .objects import Warn
+from .stateful_pods import annotations_of, is_of, template_annotations
 
-Warn = Callable[[Reason, str], None]
 SALT_BYTES = 16
 
 
@@ -74,7 +75,8 @@ def stage(
     warn: Warn,
 ) -> Cluster | Problem:
     """The Cluster as its brokers are to be now, and with the operator's way to them in its status."""
-    before, tls_before = _stage_of(live), _tls_of(live)
+    stages = template_annotations(live)
+    before, tls_before = stages.get(STAGE), _tls_of(stages.get(TLS_STAGE, ""))
     asks = not cluster.spec.internal.is_open
     if not asks and not before:
         return _connecting(services, cluster, None)
@@ -82,10 +84,10 @@ def stage(
     login = _login(services, cluster)
     if isinstance(login, Problem):
         return login
-    mine = [pod for pod in pods() if _is_of(pod, live)]
+    mine = [] if live is None else [pod for pod in pods() if is_of(pod, live["metadata"]["name"])]
     is_known = bool(mine) or live is None
-    has_login = is_known and all(_annotation(pod, STAGE) for pod in mine)
-    has_tls = wants_tls and is_known and all(_annotation(pod, TLS_STAGE) for pod in mine)
+    has_login = is_known and all(annotations_of(pod).get(STAGE) for pod in mine)
+    has_tls = wants_tls and is_known and all(annotations_of(pod).get(TLS_STAGE) for pod in mine)
     is_ready = has_tls if wants_tls else has_login
     closes = asks and (live is None or before == CLOSED)
     moves = is_ready and (not closes or tls_before is PlatformTls.PREPARED)
@@ -162,25 +164,8 @@ def rotate(services: ClusterParts, cluster: Cluster) -> bool:
     return False
 
 
-def _stage_of(live: Mapping[str, Any] | None) -> str:
-    """The stage in the template of the brokers' StatefulSet; "" if their listener asks for no login."""
-    return "" if live is None else _annotation(live["spec"]["template"], STAGE)
-
-
-def _tls_of(live: Mapping[str, Any] | None) -> PlatformTls:
-    found = "" if live is None else _annotation(live["spec"]["template"], TLS_STAGE)
+def _tls_of(found: str) -> PlatformTls:
     return PlatformTls(found) if found in set(PlatformTls) else PlatformTls.NONE
-
-
-def _annotation(manifest: Mapping[str, Any], name: str) -> str:
-    found: str = (manifest["metadata"].get("annotations") or {}).get(name, "")
-    return found
-
-
-def _is_of(pod: Mapping[str, Any], live: Mapping[str, Any] | None) -> bool:
-    """Whether a pod is a broker's: others may have our labels."""
-    base = pod["metadata"]["name"].rpartition("-")[0]
-    return live is not None and bool(base == live["metadata"]["name"])
 
 
 def _connecting(services: ClusterParts, cluster: Cluster, where: PlatformStatus | None) -> Cluster:
@@ -265,9 +250,8 @@ def _loads_behind(services: ClusterParts, cluster: Cluster, has_tls: bool) -> It
             if has_tls:
                 yield f"{key} cannot use TLS yet: delete it, or leave tls out"
                 continue
-            run = load.status.last_run
-            if run is None or not run.name or RunState(run.state or RunState.PENDING).ended:
+            if not in_flight(load.status):
                 continue
-            live = services.kube.get("v1", "ConfigMap", key.namespace, run.name)
+            live = services.kube.get("v1", "ConfigMap", key.namespace, load_resources.run_name(load))
             if live is not None and is_owned_by(live, load.metadata.uid) and not load_resources.logs_in(live):
                 yield f"{key} has a run that does not log in: it is closed when the run ends"

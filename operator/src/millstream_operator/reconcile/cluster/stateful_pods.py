@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from ...kubernetes.client import Kube
 from ...models import Cluster
@@ -10,10 +11,19 @@ from ...resources.owned import selector
 from .plan import StatefulSet, is_seen
 
 
+def annotations_of(pod: Mapping[str, Any]) -> Mapping[str, str]:
+    """Those of a pod, or of a template for pods."""
+    return pod.get("metadata", {}).get("annotations") or {}
+
+
 def template_annotations(live: StatefulSet | None) -> Mapping[str, str]:
-    if live is None:
-        return {}
-    return live["spec"]["template"].get("metadata", {}).get("annotations") or {}
+    return {} if live is None else annotations_of(live["spec"]["template"])
+
+
+def is_of(pod: Mapping[str, Any], name: str) -> bool:
+    """Whether a pod has a name that Kubernetes gives to those of this StatefulSet: others may have our labels."""
+    found: str = pod["metadata"]["name"]
+    return found.rpartition("-")[0] == name
 
 
 def all_have(
@@ -26,11 +36,7 @@ def all_have(
     if live is not None and (annotation not in template_annotations(live) or not _is_known(live)):
         return False
     pods = kube.list("v1", "Pod", cluster.namespace, selector(cluster, component))
-    return all(
-        annotation in (pod["metadata"].get("annotations") or {})
-        for pod in pods
-        if pod["metadata"]["name"].rpartition("-")[0] == name  # others may have our labels
-    )
+    return all(annotation in annotations_of(pod) for pod in pods if is_of(pod, name))
 
 
 def _is_known(live: StatefulSet) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from ...models import BatchLoad, BatchLoadStatus, Cluster
 from ...models.conditions import Reason
+from ...models.load_run import in_flight
 from ...models.problem import Problem
 from ...state.context import LoadParts
 from ..common.reference import find_cluster
@@ -39,7 +40,7 @@ def begin(
     if isinstance(partitions, Problem):
         return partitions
     begun = runs.begin(load, cause, partitions, services.now(), services.nonce())
-    if isinstance(begun, BatchLoadStatus) and runs.in_flight(begun):
+    if isinstance(begun, BatchLoadStatus) and in_flight(begun):
         return launcher_of(services).missing(load) or begun
     return begun
 

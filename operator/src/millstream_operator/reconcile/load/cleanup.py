@@ -10,12 +10,12 @@ from datetime import datetime, timedelta
 
 from ...kubernetes.client import KubeError, Manifest
 from ...models import BatchLoad, BatchLoadStatus, Run
-from ...models.load_run import RunState
+from ...models.load_run import RunState, in_flight
 from ...resources.load import RUN_LABEL
 from ...resources.load_spark_application import API_VERSION as SPARK_API_VERSION
 from ...resources.owned import is_owned_by
 from ...state.context import LoadParts
-from .plan import in_flight, parsed
+from .plan import parsed
 
 KINDS = (("batch/v1", "Job"), (SPARK_API_VERSION, "SparkApplication"), ("v1", "ConfigMap"))
 ENDED_APPLICATION = ("COMPLETED", "FAILED")

@@ -16,10 +16,10 @@ from msgspec.structs import replace
 
 from ...models import BatchLoad, BatchLoadStatus, Run, cron
 from ...models.conditions import Condition, ConditionType, Reason, rfc3339, set_condition
-from ...models.load_run import RunState
+from ...models.load_run import RunState, in_flight
 from ...models.problem import Problem, with_pause
 from ...models.words import count_of
-from .plan import Trigger, Waiting, in_flight, parsed, with_status
+from .plan import Trigger, Waiting, parsed, with_status
 
 GRACE = timedelta(seconds=60)
 """A scheduled run that has not begun after this time is late."""

@@ -46,7 +46,7 @@ from ...models import (
     cron,
 )
 from ...models.conditions import ConditionType, Reason, rfc3339
-from ...models.load_run import ObservedRun, RunState
+from ...models.load_run import ObservedRun, RunState, in_flight
 from ...models.problem import Problem
 from ...resources.load import follows_unsettled, run_id
 from .ranges import (
@@ -95,11 +95,6 @@ class LoadRequest:
     def is_idle(self) -> bool:
         """Whether nothing is due and nothing runs."""
         return self.cause is None and not in_flight(self.load.status)
-
-
-def in_flight(status: BatchLoadStatus) -> bool:
-    run = status.last_run
-    return run is not None and bool(run.name) and not RunState(run.state or RunState.PENDING).ended
 
 
 def with_status(load: BatchLoad, status: BatchLoadStatus) -> BatchLoad:

@@ -77,10 +77,10 @@ class Deployments:
             live.append(one)
         try:
             spec = resources.specified(json.loads(live[1]["data"][resources.CONFIG_FILE]))
-            told = {**found, "spec": spec, "status": {}}
-            if refusal(MirrorMaker.KIND, told):
+            manifest = {**found, "spec": spec, "status": {}}
+            if refusal(MirrorMaker.KIND, manifest):
                 return None
-            mirror = decode_as(MirrorMaker, told)
+            mirror = decode_as(MirrorMaker, manifest)
             return mirror, *mirror_rules.endpoints_of(mirror, {})
         except (ManifestError, ValueError, LookupError, TypeError, RecursionError):
             return None
