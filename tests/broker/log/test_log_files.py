@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from millstream_broker.log.errors import SyncError
 from millstream_broker.log.files import (
     STRIDE_BYTES,
     FileCache,
     OpenFile,
-    SyncError,
     fsync_directory,
     fsync_file,
     is_failure,

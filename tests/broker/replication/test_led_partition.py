@@ -19,10 +19,10 @@ import pytest
 from millstream_broker.config.config import BrokerConfig, TopicConfig
 from millstream_broker.log.append_info import AppendInfo
 from millstream_broker.log.config import LogConfig
+from millstream_broker.log.errors import DeletedError
 from millstream_broker.log.files import OpenFile
 from millstream_broker.log.log import Log
 from millstream_broker.log.segment import Segment
-from millstream_broker.log.state import DeletedError
 from millstream_broker.replication.append_queue import AppendQueue
 from millstream_broker.replication.isr import Isr
 from millstream_broker.replication.partition import AT_ONCE_BYTES, Partition, is_cheap, now_ms

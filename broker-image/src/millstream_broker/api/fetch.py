@@ -66,16 +66,17 @@ class _Charged:
             request.max_bytes = min(request.max_bytes, int(most))
             request.min_bytes = min(request.min_bytes, request.max_bytes)
         answering = self._sessions.answer(request, context.session, context.connection_id, context.version)
-        while True:
+        answer: FetchResponse | Awaitable[FetchResponse] | None = None
+        while answer is None:
             started = perf_counter()
             try:
                 next(answering)
             except StopIteration as end:
-                answer: FetchResponse | Awaitable[FetchResponse] = end.value
-                break
+                answer = end.value
             finally:
                 self._seconds += perf_counter() - started
-            yield
+            if answer is None:
+                yield
         if isawaitable(answer):
             return self._later(answer)
         return (yield from self._charged(answer))

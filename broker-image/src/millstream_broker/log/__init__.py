@@ -1,6 +1,7 @@
 """The storage engine: Kafka's record batches, segments, indexes, checkpoints and recovery, in Kafka's disk format.
 
     validator            which batches may be appended (`millstream_kafka.batch` reads them)
+    errors               of the disk
     files, index         open files shared by all logs; sparse indexes
     segment              one segment: a .log file with its .index and .timeindex
     producer_state, epochs   the history that idempotence and truncation by epoch need

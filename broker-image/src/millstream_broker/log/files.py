@@ -20,6 +20,8 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import TypeVar
 
+from .errors import SyncError
+
 T = TypeVar("T")
 
 _NOT_THE_DISK = frozenset(
@@ -69,10 +71,6 @@ def _reading(read: Callable[[], T], *, may_wait: bool) -> T:
         return read()
     finally:
         _thread.may_wait = before
-
-
-class SyncError(OSError):
-    """An fsync failed. For any reason, the kernel may have dropped unwritten data."""
 
 
 def is_failure(error: OSError) -> bool:

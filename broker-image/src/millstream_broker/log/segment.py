@@ -34,6 +34,7 @@ from millstream_kafka.batch import (
 )
 
 from .config import LogConfig
+from .errors import TornWriteError
 from .files import FileCache, FileSlice, OpenFile, waiting
 from .index import OFFSET_ENTRY, TIME_ENTRY, SparseIndex, entries_before_full
 
@@ -47,10 +48,6 @@ _UNKNOWN = -2
 
 class IndexMismatchError(Exception):
     """An index entry points to something that is not its batch."""
-
-
-class TornWriteError(OSError):
-    """A write failed half-way, and its remains could not be removed."""
 
 
 class Indexing(NamedTuple):

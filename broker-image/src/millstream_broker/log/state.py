@@ -22,10 +22,10 @@ from . import recovery
 from .config import LogConfig
 from .durability import Durability
 from .epochs import LeaderEpochs
+from .errors import DeletedError, TornWriteError
 from .files import is_failure
 from .folders import STRAY_NOTE
 from .producer_state import ProducerStateManager
-from .segment import TornWriteError
 from .segments import Segments
 from .sequence_guard import SequenceGuard
 
@@ -44,10 +44,6 @@ class LogProgress(NamedTuple):
     def claims(self) -> int:
         """The checkpoints claim that everything before this offset is on disk or compacted."""
         return max(self.flushed, self.first_dirty)
-
-
-class DeletedError(OSError):
-    """The log was deleted; the disk is not at fault."""
 
 
 class Home(Protocol):
