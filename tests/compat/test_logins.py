@@ -298,7 +298,7 @@ def test_the_brokers_log_names_the_listener_and_the_mistake(played: Played) -> N
         "plain": f"{refused}Authentication failed: Invalid username or password",
         "scram-256": f"{refused}.* invalid credentials with SASL mechanism SCRAM-SHA-256",
         "scram-512": f"{refused}.* invalid credentials with SASL mechanism SCRAM-SHA-512",
-        "token": "OAUTHBEARER: a token is refused: InvalidAudienceError",
+        "token": f"{refused}the token is refused: InvalidAudienceError",
         "certificate": "on listener MUTUAL: the TLS handshake failed: certificate verify failed: .*",
     }
     for login in played.client.logins:

@@ -33,6 +33,13 @@ def plain_host(host: str) -> str:
     return host.removeprefix(_MAPPED) if host.startswith(_MAPPED) and "." in host else host
 
 
+def network_of(host: str) -> str:
+    """The address, or of IPv6 the network of 64 bits, all of which one client may have."""
+    if ":" not in host:
+        return host
+    return str(ipaddress.IPv6Network((host.partition("%")[0], 64), strict=False))
+
+
 def bind(host: str, port: int) -> socket.socket:
     """A bound, non-blocking socket that does not listen yet. Raises OSError."""
     if not is_wildcard(host):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import struct
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -170,6 +171,33 @@ async def test_another_mechanism_begins_a_session(seen: list[ClientSession], sec
     assert first is second
     assert first[:4] == ("User:alice", None, "PLAINTEXT", "127.0.0.1")
     assert first.expires_at is not None
+
+
+class Refusing(Token):
+    """A mechanism that hides from the client why it is refused, as OAUTHBEARER does."""
+
+    async def step(self, auth_bytes: Bytes) -> Step:
+        if bytes(auth_bytes) == b"acknowledged":
+            raise ApiError(ErrorCode.SASL_AUTHENTICATION_FAILED, "refused")
+        return Step(b"refused", problem="its token is of yesterday")
+
+
+@pytest.mark.parametrize("version", [0, 1])
+async def test_the_log_has_the_reason_that_a_client_does_not_get(
+    secured: Broker, caplog: pytest.LogCaptureFixture, version: int
+) -> None:
+    caplog.set_level(logging.INFO)
+    secured.server._mechanisms = {"PLAINTEXT": {"TOKEN": Refusing()}}
+    (record,) = secured.replicas.metadata.state.brokers.values()
+    reader, writer = await asyncio.open_connection("127.0.0.1", record.listeners[0].port)
+    frames = [struct.pack(">hhihh", 17, version, 1, -1, 5) + b"TOKEN"]
+    for token in (b"token", b"acknowledged"):
+        request = struct.pack(">hhihi", 36, 0, 1, -1, len(token)) + token
+        frames.append(request if version else token)
+    writer.write(b"".join(struct.pack(">i", len(each)) + each for each in frames))
+    await reader.read()
+    writer.close()
+    assert "on listener PLAINTEXT: authentication failed: its token is of yesterday" in caplog.text
 
 
 async def test_a_failed_exchange_closes_the_connection(

@@ -26,6 +26,7 @@ from ..runtime.request_memory import CutOffFrame
 from ..security.authentication import Authentication
 from .admission import Admission
 from .channel import ClientChannel
+from .connection_lines import LineCause, LineKind
 from .handlers import CloseConnection
 from .mute import Mute
 from .other_protocols import MAGIC_BYTES, recognise
@@ -42,8 +43,6 @@ WITH_RECORDS = {produce.API.key, mirror_append.API.key}
 
 _SIZE = struct.Struct(">i")
 _SIZE_AND_KEY = struct.Struct(">ih")
-
-log = logging.getLogger(__name__)
 
 
 class ClientConnection:
@@ -273,7 +272,8 @@ class ClientConnection:
         elif isinstance(error, CloseConnection):
             self.close(str(error))
         else:
-            log.error("a connection failed", exc_info=error)
+            kind = LineKind(self.listener, LineCause.FAILURE)
+            self._server.lines.write(kind, self.host, logging.ERROR, "a connection failed", error=error)
             self.close("the broker failed")
 
     def close(self, reason: str = "", level: int = logging.WARNING) -> None:
@@ -282,7 +282,16 @@ class ClientConnection:
         if self._channel.is_closed:
             return
         if reason:
-            log.log(level, "closed the connection of %s on listener %s: %s", self.peer, self.listener, reason)
+            cause = LineCause.REQUEST if self.authentication.is_complete else LineCause.LOGIN
+            server.lines.write(
+                LineKind(self.listener, cause),
+                self.host,
+                level,
+                "closed the connection of %s on listener %s: %s",
+                self.peer,
+                self.listener,
+                reason,
+            )
         self._mute.end()
         self._out.close()
         self._channel.close()

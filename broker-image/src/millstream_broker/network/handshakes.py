@@ -27,6 +27,7 @@ from ..runtime.stats import Stats
 from ..security.session import ANONYMOUS
 from ..security.tls.listener_tls import ListenerTls
 from .channel import ClientChannel
+from .connection_lines import ConnectionLines, LineCause, LineKind
 from .other_protocols import recognise_plaintext
 from .tls_channel import TlsChannel
 
@@ -44,15 +45,16 @@ _RECEIVE_BYTES = 16 * 1024
 Done = Callable[[ClientChannel, Listener, str, int, str], None]
 """Receives the channel, the listener, the client's host and port, and its principal."""
 
-log = logging.getLogger(__name__)
-
 
 class Handshakes:
     """All handshakes of a server. Calls are made on the loop."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, stats: Stats, done: Done) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, stats: Stats, lines: ConnectionLines, done: Done
+    ) -> None:
         self.loop = loop
         self.stats = stats
+        self.lines = lines
         self.done = done
         self.running: dict[Handshake, None] = {}
         """In the order of their begin."""
@@ -60,7 +62,10 @@ class Handshakes:
 
     def begin(self, sock: socket.socket, tls: ListenerTls, listener: Listener, host: str, port: int) -> None:
         if len(self.running) >= MOST_AT_ONCE and not self._make_room():
-            log.warning(
+            self.lines.write(
+                LineKind(listener.name, LineCause.TLS),
+                host,
+                logging.WARNING,
                 "closed the connection of %s on listener %s: %d TLS handshakes are under way",
                 host_port(host, port),
                 listener.name,
@@ -180,7 +185,8 @@ class Handshake:
             self._sock.close()
             return None
         if (error := computing.exception()) is not None:
-            log.error("a TLS handshake failed", exc_info=error)
+            kind = LineKind(self.listener.name, LineCause.FAILURE)
+            self._owner.lines.write(kind, self.host, logging.ERROR, "a TLS handshake failed", error=error)
             return self.fail("the broker failed")
         self._encrypted += (answer := self._outgoing.read())
         self.waits_since = self._owner.loop.time() if answer else self._waited_since
@@ -230,9 +236,14 @@ class Handshake:
         self._end()
         self._owner.stats.tls_failures += 1
         if problem:
-            peer = host_port(self.host, self._port)
-            log.log(
-                level, "closed the connection of %s on listener %s: %s", peer, self.listener.name, problem
+            self._owner.lines.write(
+                LineKind(self.listener.name, LineCause.TLS),
+                self.host,
+                level,
+                "closed the connection of %s on listener %s: %s",
+                host_port(self.host, self._port),
+                self.listener.name,
+                problem,
             )
         self._owner.loop.remove_reader(self._sock)
         self._owner.loop.remove_writer(self._sock)

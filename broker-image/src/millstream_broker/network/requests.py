@@ -26,6 +26,7 @@ from millstream_kafka.protocol.schema import Struct, TooManyElements
 
 from .admission import Admission
 from .charge import Charge
+from .connection_lines import LineCause, LineKind
 from .handlers import CloseConnection, RequestContext, error_response
 from .large_requests import LargeRequests, Parts
 from .login import LoginReply
@@ -42,8 +43,6 @@ PRODUCE = 0
 
 _SIZE = struct.Struct(">i")
 _KEY_AND_VERSION = struct.Struct(">hh")
-
-log = logging.getLogger(__name__)
 
 
 class Requester(Protocol):
@@ -155,7 +154,7 @@ class ConnectionRequests:
         except ApiError as error:
             answer = error_response(route.registration.api, error)
         except Exception as error:
-            raise _failed(route, error) from None
+            raise self._failed(route, error) from None
         if known is not None:
             known.data.records = None
         elif registration.api.key == PRODUCE and registration.pipelined:
@@ -179,7 +178,7 @@ class ConnectionRequests:
             context = self._context_of(known.version, known.client_id)
             answers = handle(context, known.request, run)
         except Exception as error:
-            raise _failed(route, error) from None
+            raise self._failed(route, error) from None
         if answers is None:
             return False
         self.route = route
@@ -260,7 +259,7 @@ class ConnectionRequests:
             try:
                 answer = request.outcome()
             except Exception as error:
-                failure = _failed(request.route, error)
+                failure = self._failed(request.route, error)
                 if (connection := self._connection) is not None:
                     connection.fail(failure)
                 error.__traceback__ = None  # its frames hold the request, and the connection
@@ -359,9 +358,11 @@ class ConnectionRequests:
             if request.route.registration.ends_with_connection:
                 request.response.cancel()
 
-
-def _failed(route: Route, error: Exception) -> CloseConnection | MalformedRequest:
-    if isinstance(error, CloseConnection | MalformedRequest):
-        return error
-    log.error("%s version %d failed", route.registration.api.name, route.version, exc_info=error)
-    return CloseConnection(f"{route.registration.api.name} failed in the broker")
+    def _failed(self, route: Route, error: Exception) -> CloseConnection | MalformedRequest:
+        if isinstance(error, CloseConnection | MalformedRequest):
+            return error
+        session, name = self._admission.authentication.session, route.registration.api.name
+        kind = LineKind(session.listener, LineCause.FAILURE, name)
+        message = "%s version %d failed"
+        self._server.lines.write(kind, session.host, logging.ERROR, message, name, route.version, error=error)
+        return CloseConnection(f"{name} failed in the broker")

@@ -32,6 +32,7 @@ from ..security.session import ANONYMOUS
 from ..security.tls.listener_tls import ListenerTls
 from .channel import ClientChannel, PlainChannel, accept
 from .connection import ClientConnection
+from .connection_lines import LineCause, LineKind
 from .handlers import Handlers
 from .handshakes import Handshakes
 from .login import LoginFrames
@@ -99,7 +100,7 @@ class Server(Shared):
         self._brake = Brake()
         self._trail = trail
         self._encrypted = encrypted
-        self.handshakes = Handshakes(self.loop, stats, self._serve)
+        self.handshakes = Handshakes(self.loop, stats, self.lines, self._serve)
         self._sweep: asyncio.TimerHandle | None = None
         self._rates = rates
         self.held: dict[socket.socket, asyncio.TimerHandle] = {}
@@ -156,7 +157,8 @@ class Server(Shared):
             self._hold(accepted, throttle_ms)
             return
         if refusal := self._refusal(host, listener):
-            log.warning("refused a connection from %s: %s", host, refusal)
+            kind = LineKind(listener.name, LineCause.LIMIT)
+            self.lines.write(kind, host, logging.WARNING, "refused a connection from %s: %s", host, refusal)
             accepted.close()
             return
         self.stats.connections_accepted += 1
@@ -257,3 +259,4 @@ class Server(Shared):
         self.handshakes.close()
         for connection in list(self.connections):
             connection.close()
+        self.lines.summarise()

@@ -11,6 +11,7 @@ from typing import Protocol
 from ..runtime.request_memory import RequestMemory
 from ..runtime.stats import Stats
 from ..security.quotas.quotas import Quotas
+from .connection_lines import ConnectionLines
 from .handlers import Handlers
 from .large_requests import LargeRequests
 from .login import LoginFrames
@@ -106,6 +107,7 @@ class Shared:
         `max_unauthenticated_bytes` is the size of the largest request before authentication.
         """
         self.loop = asyncio.get_running_loop()
+        self.lines = ConnectionLines(self.loop, stats)
         self.handlers = handlers
         self.stats = stats
         self.memory = memory

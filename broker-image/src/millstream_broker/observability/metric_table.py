@@ -115,6 +115,14 @@ TABLE = (
         "Connections that were closed because of the quota of their address.",
     ),
     Metric(
+        "millstream_connection_lines_suppressed_total",
+        "counter",
+        "lines",
+        "Log lines about connections that were left out, because there were too many of that `cause`: `limit` of"
+        " connections, `tls` handshake, `login`, `request`, `failure` of the broker.",
+        ("cause",),
+    ),
+    Metric(
         "millstream_tls_handshakes_total", "counter", "handshakes", "TLS handshakes that clients completed."
     ),
     Metric(

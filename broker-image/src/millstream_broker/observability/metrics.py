@@ -188,6 +188,8 @@ class Metrics:
             ("group_records_unreadable", self._groups.unreadable),
         ):
             page.add(f"millstream_{name}_total", value)
+        suppressed = {(cause,): count for cause, count in stats.lines_suppressed.items()}
+        page.add("millstream_connection_lines_suppressed_total", suppressed)
         failures = {(name,): count for name, count in supervision.failures.items()}
         page.add("millstream_task_failures_total", failures)
 

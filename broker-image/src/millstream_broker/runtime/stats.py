@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from millstream_process.histogram import Histogram
 
 
@@ -16,6 +18,7 @@ class Stats:
         "connections_throttled",
         "isr_expands",
         "isr_shrinks",
+        "lines_suppressed",
         "muted",
         "records_in",
         "records_refused",
@@ -33,6 +36,8 @@ class Stats:
         """Those closed because of the rate of their address."""
         self.isr_expands = 0
         self.isr_shrinks = 0
+        self.lines_suppressed: Counter[str] = Counter()
+        """Log lines about connections that were left out, by cause."""
         self.muted = 0
         """Connections that are not read because of a quota."""
         self.records_in = 0

@@ -129,7 +129,6 @@ class Authentication:
         "_again_at",
         "_brake",
         "_exchange",
-        "_is_refused",
         "_logins",
         "_max_reauth_ms",
         "_mechanism",
@@ -137,6 +136,7 @@ class Authentication:
         "_previous",
         "is_bare",
         "is_required",
+        "refusal",
         "session",
         "state",
     )
@@ -166,8 +166,8 @@ class Authentication:
         """The mechanism of the present exchange or session."""
         self._previous: str | None = None
         """The mechanism of the session that is being replaced."""
-        self._is_refused = False
-        """Whether the failure of this exchange is recorded."""
+        self.refusal = ""
+        """Why this exchange fails, once that is recorded: with more detail than the client gets."""
         self._again_at = 0.0
         self.session = ClientSession(principal, None, listener, host)
         self.is_required = is_required
@@ -227,7 +227,7 @@ class Authentication:
                 self.refused(CHANGED, f"a session of {self._previous} cannot go on by {mechanism}")
                 return list(self._mechanisms)
         self._mechanism = mechanism
-        self._is_refused = False
+        self.refusal = ""
         self._exchange = authenticator.begin()
         return list(self._mechanisms)
 
@@ -269,11 +269,11 @@ class Authentication:
             try:
                 step = await exchange.step(auth_bytes)
             except ApiError as error:
-                if not self._is_refused:
+                if not self.refusal:
                     self.refused(CREDENTIALS, error.message)
                 raise
             if step.problem:
-                self._is_refused = True
+                self.refusal = step.problem
                 self.refused(CREDENTIALS, step.problem)
             return step
         key, loop = brake_key(self.session.host, user), asyncio.get_running_loop()

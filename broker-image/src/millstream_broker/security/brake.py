@@ -14,8 +14,9 @@ A user is not slowed because of failures elsewhere: otherwise anybody could lock
 from __future__ import annotations
 
 import hashlib
-import ipaddress
 from typing import NamedTuple, TypeVar
+
+from millstream_process.listening import network_of
 
 FREE, FREE_OF_ADDRESS = 10, 100
 FIRST_S, LONGEST_S = 0.1, 2.0
@@ -39,9 +40,7 @@ def brake_key(host: str, user: str) -> Key:
     """A key of bounded size."""
     if len(user) > LONGEST_NAME:
         user = hashlib.sha256(user.encode("utf-8", "surrogatepass")).hexdigest()
-    if ":" in host:
-        host = str(ipaddress.IPv6Network((host.partition("%")[0], 64), strict=False))
-    return host, user
+    return network_of(host), user
 
 
 class Failures(NamedTuple):

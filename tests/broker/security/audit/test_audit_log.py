@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 
 from millstream_broker.broker import Broker, StartError
-from millstream_broker.security.audit.limits import LineLimits
+from millstream_broker.security.audit.limits import audit_limits
 from millstream_broker.security.audit.lines import LONGEST, line
 from millstream_broker.security.audit.trail import AuditLog, AuditTrail
 from millstream_broker.security.audit.writer import Writer
@@ -236,7 +236,7 @@ async def test_denied_requests_are_recorded_and_others_are_not(broker: Broker, t
 async def test_hostile_names_stay_in_their_line_and_floods_in_their_limit() -> None:
     lines: list[bytes] = []
     name = 'x\n{"event": "login"}\r\x1b[2J\u2028\ud800' + "y" * 40_000
-    trail = AuditTrail(AuditLog(1, LineLimits(100), Writer(lines.append)))
+    trail = AuditTrail(AuditLog(1, audit_limits(100), Writer(lines.append)))
     session = ClientSession(f"User:{name}", None, "CLIENTS", "10.0.0.1", client_id=name)
     for _ in range(100_000):
         trail.denied("Fetch", session, AclOperation.READ, ResourceType.TOPIC, name)
@@ -253,6 +253,19 @@ async def test_hostile_names_stay_in_their_line_and_floods_in_their_limit() -> N
     left_out = 100_000 - (len(lines) - 1)
     assert (last["event"], last["kind"], last["count"]) == ("suppressed", "denied", left_out)
     assert (trail.log.suppressed["denied"], trail.denials["Fetch"]) == (left_out, 100_000)
+
+
+async def test_all_addresses_of_an_ipv6_network_are_one_source_of_failed_logins() -> None:
+    lines: list[bytes] = []
+    trail = AuditTrail(AuditLog(1, audit_limits(1), Writer(lines.append)))
+    for number in range(1000):
+        session = ClientSession("User:ANONYMOUS", None, "CLIENTS", f"2001:db8:0:1::{number:x}")
+        trail.login_failed(session, "PLAIN", "credentials", "alice", "")
+    assert trail.log is not None
+    await trail.log.close()
+    admitted, last = map(json.loads, lines)
+    assert (admitted["event"], admitted["host"]) == ("login", "2001:db8:0:1::0")
+    assert (last["count"], last["host"]) == (999, "2001:db8:0:1::/64")
 
 
 def test_a_line_has_no_empty_fields_and_names_the_logger() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from ...config.config import BrokerConfig, Listener
 from ...config.config_keys import AUDIT_LOG, AUTHORIZER
 from ...config.config_types import ConfigError
-from .limits import LineLimits
+from .limits import audit_limits
 from .trail import AuditLog, AuditTrail
 from .writer import AuditFile, Writer, to_stdout
 
@@ -21,7 +21,7 @@ def audit_trail(config: BrokerConfig, listeners: Iterable[Listener]) -> AuditTra
         value = "stdout" if config.text(AUTHORIZER) or knows_clients else "off"
     if value == "off":
         return AuditTrail()
-    limits = LineLimits(config.integer("audit.log.max.per.second"))
+    limits = audit_limits(config.integer("audit.log.max.per.second"))
     writer = Writer(to_stdout) if value == "stdout" else _to_file(str(value), config)
     return AuditTrail(AuditLog(config.integer("broker.id"), limits, writer))
 

@@ -14,10 +14,11 @@ from typing import Any
 from millstream_kafka.acl import AclOperation, ResourceType
 from millstream_kafka.protocol.errors import ApiError
 from millstream_kafka.protocol.schema import Struct
+from millstream_process.listening import network_of
 
 from ..session import ClientSession
 from .administration import Changes, described, failures
-from .limits import ADMINISTRATIVE, DENIED, LOGIN, OTHERS, EventSource, LineLimits
+from .limits import ADMINISTRATIVE, DENIED, LOGIN, AuditLimits, EventSource
 from .lines import line
 from .writer import Writer
 
@@ -30,7 +31,7 @@ UNKNOWN = "other"
 class AuditLog:
     """The lines of one broker."""
 
-    def __init__(self, broker_id: int, limits: LineLimits, writer: Writer) -> None:
+    def __init__(self, broker_id: int, limits: AuditLimits, writer: Writer) -> None:
         self._broker_id = broker_id
         self._limits = limits
         self._writer = writer
@@ -59,7 +60,7 @@ class AuditLog:
         """Write how many events have been left out."""
         self._summary = None
         for (kind, source), count in self._limits.take_suppressed().items():
-            named = {} if source == OTHERS else source._asdict()
+            named = {} if source is None else source._asdict()
             self._write("suppressed", {"kind": kind, "count": count, **named})
 
     def _write(self, event: str, fields: Mapping[str, object]) -> None:
@@ -107,7 +108,7 @@ class AuditTrail:
                 "reason": reason,
                 "detail": detail,
             }
-            self.log.record(LOGIN, EventSource("", session.host), LOGIN, lambda: fields)
+            self.log.record(LOGIN, EventSource("", network_of(session.host)), LOGIN, lambda: fields)
 
     def login_delayed(self) -> None:
         self.delayed += 1

@@ -15,7 +15,6 @@ them. No message has a token, or a part of it.
 from __future__ import annotations
 
 import asyncio
-import logging
 import re
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -43,8 +42,6 @@ _INITIAL = re.compile(
 _BEARER = re.compile(r"bearer +(?P<token>[-_.~+/A-Za-z0-9]+=*)", re.IGNORECASE)
 _REFUSED = b'{"status":"invalid_token"}'
 _ACKNOWLEDGED = b"\x01"
-
-log = logging.getLogger(__name__)
 
 
 class InvalidToken(Exception):
@@ -184,7 +181,6 @@ class OAuthBearerExchange:
         try:
             token: Token = await self._verify(bearer["token"])
         except InvalidToken as error:
-            log.info("OAUTHBEARER: a token is refused: %s", error)
             self._is_refused = True
             return Step(_REFUSED, problem=f"the token is refused: {error}")
         authorized = (found["authorized"] or "").replace("=2C", ",").replace("=3D", "=")
