@@ -23,6 +23,10 @@ TYPES: Final[dict[ConditionType, tuple[str, str]]] = {
         "Cluster",
         "Brokers serve valid certificates on their listeners with TLS. The reason shows the steps in which an authority is replaced.",
     ),
+    T.OPEN_LISTENERS: (
+        "Cluster",
+        "Listeners are open, and the spec does not state that they are meant to be.",
+    ),
     T.LAGGING: ("ConsumerGroup", "The group's lag is above `maxLag`."),
     T.STUCK: ("ConsumerGroup", "The lag grows, and the group commits nothing."),
     T.RESET: ("ConsumerGroup", "The last requested reset was carried out."),
@@ -55,6 +59,7 @@ REASONS: Final[dict[Reason, tuple[str, str, str]]] = {
     R.LISTENERS_PENDING: ("Cluster", "An external address is missing.", "Check that the load balancer gets an address, or set `advertisedHost`."),
     R.LISTENER_OPEN: ("Cluster", "The Internal listener is to ask for a login or to speak TLS, and is still open.", "Wait for the end of the runs that the message names, and remove the pause or the problem of the MirrorMakers that it names. With `tls`, delete the BatchLoads, which have none yet, or leave `tls` out."),
     R.LOGIN_REQUIRED: ("BatchLoad", "The Cluster has TLS inside Kubernetes, which loads do not have yet.", "Name another Cluster."),
+    R.NOT_STATED: ("Cluster", "Listeners have no authentication or no TLS, and the spec does not state it.", "[Close them](../how-to/secure.md), or state `authentication: {type: None}` and `tls: Disabled`, in the listener or in `listenerDefaults`."),
     R.PLAINTEXT_LISTENER: ("Cluster", "An old external listener does not say that it is plain text.", "Add `allowPlaintext: true` if you trust its network, or remove it."),
     R.ZOOKEEPER_NOT_READY: ("Cluster", "Too few ZooKeeper servers are ready.", "Look at the pods `CLUSTER-zookeeper-N` and their volumes."),
     R.UPGRADING: ("Cluster", "The upgrade is in progress.", ""),

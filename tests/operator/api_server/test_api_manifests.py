@@ -139,6 +139,19 @@ BAD: list[tuple[str, dict[str, Any], tuple[str, ...]]] = [
     ("Cluster", outside(**PLAIN, authentication={"type": "Tls"}), ("of type Tls needs tls: Enabled",)),
     (
         "Cluster",
+        {
+            **outside(**PLAIN, authentication={"type": "None"}),
+            "authorization": {"type": "Simple"},
+        },
+        ("authorization: needs authentication in every external listener",),
+    ),
+    (
+        "Cluster",
+        {"listenerDefaults": {"authentication": {"type": "Tls"}}},
+        ("spec.listenerDefaults.authentication.type", '"ScramSha512", "None"'),
+    ),
+    (
+        "Cluster",
         {"certificateAuthority": {"validityDays": 41}},
         ("overlapDays may be at most a sixth of validityDays",),
     ),

@@ -19,6 +19,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from ..kafka.admin import KafkaAdmin
 from ..kafka.pools import AdminPool
 from ..kafka.records import AdminError, BrokersState, PartitionReplicas
@@ -63,7 +65,7 @@ class LocalCluster:
     def __init__(self, data: DataFolder, cluster: Cluster) -> None:
         self.data = data
         self.state = data.state
-        self.cluster = cluster
+        self.cluster = replace(cluster, spec=cluster.spec.completed)
         self.brokers = range(cluster.spec.brokers.replicas)
         self.folder = data.path / "clusters" / folder_name(cluster.namespace, cluster.name)
         given = cluster.spec.zookeeper

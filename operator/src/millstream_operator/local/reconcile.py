@@ -219,7 +219,7 @@ class Pass:
         bootstrap = local.bootstrap if look.ready else None
         listeners = local.external_addresses() if look.ready else None
         status = cluster_plan.status_with(
-            cluster, look, bootstrap, listeners, cluster_id, self.services.now()
+            local.cluster, look, bootstrap, listeners, cluster_id, self.services.now()
         )
         self._write(cluster, status)
 

@@ -6,10 +6,11 @@ from enum import StrEnum
 from typing import ClassVar, Literal
 
 from msgspec import field
+from msgspec.structs import replace
 
 from .base import DeletionPolicy, Quantity, Resource, Rotate, Spec, Status
 from .conditions import Condition
-from .listeners import Listener, NetworkPolicy
+from .listeners import Listener, ListenerDefaults, NetworkPolicy
 from .maintenance import Maintenance
 from .pods import PodTemplate, Resources
 
@@ -131,6 +132,7 @@ class ClusterSpec(Spec, frozen=True):
     rebalance: Literal["Automatic", "Manual"] = "Manual"
     maintenance: Maintenance | None = None
     listeners: tuple[Listener, ...] = ()
+    listener_defaults: ListenerDefaults = field(default_factory=ListenerDefaults)
     certificate_authority: CertificateAuthority = field(default_factory=CertificateAuthority)
     network_policy: NetworkPolicy = field(default_factory=NetworkPolicy)
     authorization: ClusterAuthorization | None = None
@@ -146,6 +148,15 @@ class ClusterSpec(Spec, frozen=True):
         """The listener for clients inside Kubernetes."""
         inside = [listener for listener in self.listeners if listener.type == "Internal"]
         return inside[0] if inside else Listener(name="internal", type="Internal", port=9092)
+
+    @property
+    def completed(self) -> ClusterSpec:
+        """The spec with its defaults in each listener. An added one that stays open is not written out, so the
+        configuration of brokers is the same whether or not a spec states what it has."""
+        internal = self.internal.completed(self.listener_defaults)
+        given = self.listeners or (() if internal.is_open else (internal,))
+        listeners = tuple(listener.completed(self.listener_defaults) for listener in given)
+        return self if listeners == self.listeners else replace(self, listeners=listeners)
 
     @property
     def own_authority(self) -> str | None:

@@ -22,6 +22,7 @@ class ConditionType(StrEnum):
     WARNING = "Warning"  # Cluster, Topic, User, BatchLoad, MirrorMaker
     STRAYS = "Strays"  # Cluster
     CERTIFICATES_READY = "CertificatesReady"  # Cluster
+    OPEN_LISTENERS = "OpenListeners"  # Cluster
     LAGGING = "Lagging"  # ConsumerGroup
     STUCK = "Stuck"  # ConsumerGroup
     RESET = "Reset"  # ConsumerGroup
@@ -55,6 +56,7 @@ class Reason(StrEnum):
     LISTENERS_PENDING = "ListenersPending"
     PLAINTEXT_LISTENER = "PlaintextListener"
     LISTENER_OPEN = "ListenerOpen"
+    NOT_STATED = "NotStated"
     LOGIN_REQUIRED = "LoginRequired"
     ZOOKEEPER_NOT_READY = "ZooKeeperNotReady"
     UPGRADING = "Upgrading"

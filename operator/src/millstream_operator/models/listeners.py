@@ -34,7 +34,20 @@ class BootstrapService(Spec, frozen=True):
 
 
 class ListenerAuthentication(Spec, frozen=True):
-    type: Literal["ScramSha512", "Tls"]
+    """``None`` states that there is none: a listener without the field has that of the Cluster's defaults."""
+
+    type: Literal["ScramSha512", "Tls", "None"]
+
+
+class DefaultAuthentication(Spec, frozen=True):
+    type: Literal["ScramSha512", "None"]
+
+
+class ListenerDefaults(Spec, frozen=True):
+    """What listeners have that do not state it."""
+
+    tls: Literal["Enabled", "Disabled"] | None = None
+    authentication: DefaultAuthentication | None = None
 
 
 class Listener(Spec, frozen=True):
@@ -58,8 +71,30 @@ class Listener(Spec, frozen=True):
     network_policy_peers: tuple[Peer, ...] = ()
 
     @property
+    def unstated(self) -> tuple[str, ...]:
+        """The fields about its security that it leaves out; `allowPlaintext` states that there is no TLS."""
+        return (
+            *(("authentication",) if self.authentication is None else ()),
+            *(("tls",) if self.tls is None and not self.allow_plaintext else ()),
+        )
+
+    def completed(self, defaults: ListenerDefaults) -> Listener:
+        """The listener with the defaults for what it leaves out."""
+        default = defaults.authentication
+        return replace(
+            self,
+            authentication=self.authentication or (default and ListenerAuthentication(type=default.type)),
+            tls=defaults.tls if "tls" in self.unstated else self.tls,
+        )
+
+    @property
     def is_encrypted(self) -> bool:
         return self.tls == "Enabled"
+
+    @property
+    def has_login(self) -> bool:
+        """Whether clients authenticate."""
+        return self.authentication is not None and self.authentication.type != "None"
 
     @property
     def has_sasl(self) -> bool:
@@ -78,7 +113,7 @@ class Listener(Spec, frozen=True):
     @property
     def is_open(self) -> bool:
         """Whether clients connect in plain text, without a login."""
-        return self.authentication is None and not self.is_encrypted
+        return not self.has_login and not self.is_encrypted
 
     @property
     def opened(self) -> Listener:

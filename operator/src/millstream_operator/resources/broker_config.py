@@ -236,7 +236,7 @@ def _authorization(cluster: Cluster) -> dict[str, str]:
     the operator."""
     if (authorization := cluster.spec.authorization) is None:
         return {}
-    is_open = cluster.spec.internal.authentication is None
+    is_open = not cluster.spec.internal.has_login
     everyone = (*(("ANONYMOUS",) if is_open else ()), *authorization.super_users)
     values = (
         "org.apache.kafka.metadata.authorizer.StandardAuthorizer",

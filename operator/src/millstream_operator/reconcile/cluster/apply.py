@@ -30,7 +30,7 @@ from ...state.context import ClusterParts
 from ...state.status import write_status
 from ..common.pod_users import remove_unused_users
 from ..common.refused_pods import why_no_pods
-from . import certificates, ensemble, platform, zookeeper_login
+from . import certificates, ensemble, platform, unstated, zookeeper_login
 from .kafka import View, cluster_id_of, configure_live, scale, spread
 from .objects import (
     apply_brokers,
@@ -79,6 +79,8 @@ def reconcile_cluster(services: ClusterParts, cluster: Cluster) -> float:
     live = live_brokers(services, cluster)
     look = Look(ready=ready_replicas(live), config_keys=cluster.status.config_keys)
     look.conditions += kept_roll(cluster)  # until a look gets as far as the pods
+    look.conditions += unstated.open_listeners(cluster)
+    cluster = unstated.completed(cluster)
     if is_paused(cluster):
         return _report(services, cluster, look, _pods(services, cluster), NOWHERE)
     if (problem := refusal(cluster)) is not None:

@@ -260,6 +260,7 @@ def status_with(
         ConditionType.UPGRADING,
         ConditionType.REBALANCING,
         ConditionType.WARNING,
+        ConditionType.OPEN_LISTENERS,
         *(() if cluster.spec.is_encrypted else (ConditionType.CERTIFICATES_READY,)),
     )
     said = [ready_condition(look.problem, look.ready, desired), *look.conditions]
