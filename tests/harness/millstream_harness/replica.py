@@ -310,7 +310,7 @@ class PlayedGroups:
     def set_partition_count(self, count: int) -> None:
         self.told.append(("has partitions", count))
 
-    def on_election(self, partition: int) -> None:
+    def on_election(self, partition: int, leader_epoch: int) -> None:
         self.told.append(("lead", partition))
 
     def on_resignation(self, partition: int) -> None:

@@ -47,7 +47,7 @@ class GroupDriver:
         """Set the number of partitions of __consumer_offsets."""
         self._runtime.set_partition_count(count)
 
-    def on_election(self, partition: int) -> None:
+    def on_election(self, partition: int, leader_epoch: int = 0) -> None:
         """Load the groups of this partition of __consumer_offsets, because this broker leads it from now on."""
         self._runtime.on_election(partition)
 

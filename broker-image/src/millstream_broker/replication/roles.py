@@ -34,8 +34,8 @@ class Coordinator(Protocol):
     def set_partition_count(self, count: int) -> None:
         """Set its topic's number of partitions."""
 
-    def on_election(self, partition: int) -> None:
-        """This broker leads the partition from now on."""
+    def on_election(self, partition: int, leader_epoch: int) -> None:
+        """This broker leads the partition from now on, in that epoch or later ones."""
 
     def on_resignation(self, partition: int) -> None:
         """This broker no longer leads it."""
@@ -117,7 +117,7 @@ class Roles:
             self.starts,
         )
         if (coordinator := self._coordinators.get(topic.name)) is not None:
-            coordinator.on_election(index)
+            coordinator.on_election(index, record.leader_epoch)
 
     def _isr(self, record: PartitionRecord, opened: Log, high_watermark: int, config: TopicConfig) -> Isr:
         return Isr(

@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 
 OFFSETS_TOPIC = "__consumer_offsets"
-INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, "__transaction_state"})
+TRANSACTIONS_TOPIC = "__transaction_state"
+INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC})
 INTERNAL_CONFIG: Mapping[str, str] = {"cleanup.policy": "compact", "compression.type": "producer"}
 """Only the newest record of a key counts, and batches stay as the coordinator writes them."""
 
@@ -31,3 +32,14 @@ def check_not_internal(name: str) -> None:
 
 def offsets_topic_config(segment_bytes: int = 104_857_600) -> dict[str, str]:
     return {**INTERNAL_CONFIG, "segment.bytes": str(segment_bytes)}
+
+
+def transactions_topic_config(segment_bytes: int, min_isr: int) -> dict[str, str]:
+    """As Kafka: nothing is compressed, and no replica outside the ISR becomes leader."""
+    return {
+        "cleanup.policy": "compact",
+        "compression.type": "uncompressed",
+        "min.insync.replicas": str(min_isr),
+        "segment.bytes": str(segment_bytes),
+        "unclean.leader.election.enable": "false",
+    }

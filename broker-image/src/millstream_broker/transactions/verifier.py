@@ -1,0 +1,104 @@
+"""Asks the coordinator of a transactional id whether partitions are in its transaction, or to add them (KIP-890).
+
+The leader of a partition asks before it opens a transaction in the log: otherwise a write that arrives after the end of
+its transaction would open one that nobody ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+
+from millstream_kafka.client.errors import BrokerError
+from millstream_kafka.protocol import add_partitions_to_txn
+from millstream_kafka.protocol.add_partitions_to_txn import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTransaction,
+)
+from millstream_kafka.protocol.errors import ErrorCode
+from millstream_kafka.topic_partition import TopicPartition
+
+from ..replication.replicas import Replicas
+from ..topic_rules.internal_topics import TRANSACTIONS_TOPIC
+from .driver import TransactionDriver
+from .peers import Peers
+
+VERSION = 5
+RETRY_S, RETRIES = 0.02, 5
+"""While an earlier transaction of the producer is completed, partitions cannot be added yet."""
+
+
+class CoordinatorVerifier:
+    """`replication.transaction_verifier.TransactionVerifier`."""
+
+    def __init__(self, replicas: Replicas, transactions: TransactionDriver, peers: Peers) -> None:
+        self._replicas = replicas
+        self._transactions = transactions
+        self._peers = peers
+
+    async def verify(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        partitions: Collection[TopicPartition],
+        *,
+        add: bool,
+    ) -> dict[TopicPartition, ErrorCode]:
+        """The error of each partition, or NONE; with `add`, partitions that are not in the transaction are added."""
+        for _ in range(RETRIES):
+            errors = await self._ask(transactional_id, producer_id, producer_epoch, partitions, add=add)
+            if not add or ErrorCode.CONCURRENT_TRANSACTIONS not in errors.values():
+                break
+            await asyncio.sleep(RETRY_S)
+        return errors
+
+    async def _ask(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        partitions: Collection[TopicPartition],
+        *,
+        add: bool,
+    ) -> dict[TopicPartition, ErrorCode]:
+        metadata = self._replicas.metadata
+        topic = metadata.topics.get(TRANSACTIONS_TOPIC)
+        if topic is None:
+            return dict.fromkeys(partitions, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        record = topic.partitions[self._transactions.partition_of(transactional_id)]
+        leader = metadata.brokers.get(record.leader)
+        if leader is None:
+            return dict.fromkeys(partitions, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        topics: dict[str, list[int]] = {}
+        for name, index in partitions:
+            topics.setdefault(name, []).append(index)
+        request = AddPartitionsToTxnRequest(
+            [
+                AddPartitionsToTxnTransaction(
+                    transactional_id,
+                    producer_id,
+                    producer_epoch,
+                    not add,
+                    [AddPartitionsToTxnTopic(name, indexes) for name, indexes in topics.items()],
+                )
+            ]
+        )
+        try:
+            response = await self._peers.call(leader, add_partitions_to_txn.API, VERSION, request)
+        except BrokerError:
+            return dict.fromkeys(partitions, ErrorCode.NETWORK_EXCEPTION)
+        if response.error_code:
+            return dict.fromkeys(partitions, ErrorCode.of(response.error_code))
+        found = {
+            (topic.name, each.partition_index): ErrorCode.of(each.partition_error_code)
+            for result in response.results_by_transaction
+            for topic in result.topic_results
+            for each in topic.results_by_partition
+        }
+        missing = ErrorCode.UNKNOWN_SERVER_ERROR
+        return {
+            where: ErrorCode.INVALID_PRODUCER_EPOCH if error is ErrorCode.PRODUCER_FENCED else error
+            for where, error in ((where, found.get(where, missing)) for where in partitions)
+        }

@@ -1,0 +1,391 @@
+"""The transaction coordinator: requests of producers, in each version of transactions, and Kafka's errors."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import replace
+
+import pytest
+
+from millstream_broker.transactions.messages import ProducerResult, TransactionConfig
+from millstream_broker.transactions.transaction import LAST_EPOCH, MAX_EPOCH
+from millstream_harness.transaction_machine import FIRST_PRODUCER_ID, TIMEOUT_MS, Producer, TransactionMachine
+from millstream_kafka.protocol.errors import ErrorCode
+
+A, B = ("a", 0), ("b", 1)
+CLEANUP_MS = 10_000
+NONE, FENCED = ErrorCode.NONE, ErrorCode.PRODUCER_FENCED
+CONCURRENT, INVALID_STATE = ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.INVALID_TXN_STATE
+NOT_MAPPED = ErrorCode.INVALID_PRODUCER_ID_MAPPING
+
+
+def ongoing(machine: TransactionMachine, version: int = 2) -> Producer:
+    producer = machine.started()
+    assert machine.add(producer, A, version=version) is NONE
+    return producer
+
+
+def exhausted(machine: TransactionMachine) -> Producer:
+    """A producer with the last epoch of its id."""
+    producer = machine.started()
+    transaction = machine.shard.by_id["t"]
+    producer_id, _ = producer
+    transaction.metadata = replace(transaction.metadata, producer_epoch=LAST_EPOCH)
+    return producer_id, LAST_EPOCH
+
+
+# --- InitProducerId
+
+
+def test_a_new_transactional_id_gets_a_producer_id_and_epoch_0() -> None:
+    machine = TransactionMachine()
+    assert machine.init() == ProducerResult(NONE, FIRST_PRODUCER_ID, 0)
+    assert machine.init("other") == ProducerResult(NONE, FIRST_PRODUCER_ID + 1, 0)
+
+
+def test_a_second_producer_fences_the_first() -> None:
+    machine = TransactionMachine()
+    first = ongoing(machine)
+    assert machine.init().error is CONCURRENT  # the open transaction is aborted first
+    assert machine.state() == "CompleteAbort"
+    second = machine.started()
+    assert second == (first[0], first[1] + 2)
+    assert machine.add(first, A) is FENCED
+    assert machine.add(second, A) is NONE
+
+
+@pytest.mark.parametrize("timeout_ms", [-1, 0, 900_001])
+def test_a_timeout_out_of_range_is_refused(timeout_ms: int) -> None:
+    machine = TransactionMachine()
+    assert machine.init(timeout_ms=timeout_ms).error is ErrorCode.INVALID_TRANSACTION_TIMEOUT
+    assert not machine.log
+
+
+def test_an_empty_transactional_id_is_refused() -> None:
+    machine = TransactionMachine()
+    assert machine.init("").error is ErrorCode.INVALID_REQUEST
+    assert machine.end((1, 0), commits=True, transactional_id="").error is ErrorCode.INVALID_REQUEST
+
+
+def test_a_producer_goes_on_with_its_id_and_a_higher_epoch() -> None:
+    machine = TransactionMachine()
+    first = machine.started()
+    second = machine.started(expected=first)
+    assert second == (first[0], first[1] + 1)
+    assert machine.started(expected=first) == second  # a retry
+    machine.started()
+    assert machine.init(expected=second).error is FENCED  # another producer has started
+
+
+def test_a_producer_goes_on_with_an_id_that_is_not_known() -> None:
+    machine = TransactionMachine()
+    assert machine.init(expected=(77, 5)) == ProducerResult(NONE, FIRST_PRODUCER_ID, 0)
+    assert machine.init(expected=(77, 5)).error is FENCED
+
+
+def test_an_id_without_more_epochs_is_replaced() -> None:
+    machine = TransactionMachine()
+    producer = exhausted(machine)
+    assert machine.init() == ProducerResult(NONE, FIRST_PRODUCER_ID + 1, 0)
+    assert machine.init(expected=producer).error is FENCED
+
+
+def test_a_retry_after_the_id_was_replaced_gets_the_same_one() -> None:
+    machine = TransactionMachine()
+    producer = exhausted(machine)
+    replaced = machine.init(expected=producer)
+    assert replaced == ProducerResult(NONE, FIRST_PRODUCER_ID + 1, 0)
+    assert machine.init(expected=producer) == replaced
+
+
+# --- adding and verifying partitions
+
+
+def test_only_partitions_that_were_added_are_verified() -> None:
+    machine = TransactionMachine()
+    producer = ongoing(machine)
+    assert machine.verify(producer, A, B) == {A: NONE, B: ErrorCode.TRANSACTION_ABORTABLE}
+    assert machine.verify((producer[0] + 1, producer[1]), A) == {A: NOT_MAPPED}
+    assert machine.verify((producer[0], producer[1] + 1), A) == {A: FENCED}
+    assert machine.verify(producer, A, transactional_id="unknown") == {A: NOT_MAPPED}
+
+
+def test_partitions_that_are_there_are_added_without_a_write() -> None:
+    machine = TransactionMachine()
+    producer = ongoing(machine)
+    stored = len(machine.log)
+    assert machine.add(producer, A) is NONE
+    assert len(machine.log) == stored
+    assert machine.add(producer, A, B) is NONE
+    assert len(machine.log) == stored + 1
+
+
+def test_nothing_is_added_while_a_transaction_ends() -> None:
+    machine = TransactionMachine()
+    producer = ongoing(machine, version=0)
+    machine.marks = False
+    assert machine.end(producer, commits=True, raises_epoch=False).error is NONE
+    assert machine.add(producer, B) is CONCURRENT
+    assert machine.verify(producer, A) == {A: CONCURRENT}
+    assert machine.init().error is CONCURRENT
+
+
+# --- EndTxn
+
+
+def test_each_end_raises_the_epoch_and_markers_carry_it() -> None:
+    machine = TransactionMachine()
+    producer = ongoing(machine)
+    machine.marks = False
+    raised = producer[0], producer[1] + 1
+    assert machine.end(producer, commits=True) == ProducerResult(NONE, *raised)
+    (markers,) = machine.markers.waiting
+    assert (markers.producer_id, markers.producer_epoch, markers.commits) == (*raised, True)
+    assert (markers.transaction_version, markers.coordinator_epoch) == (2, machine.epoch)
+    assert machine.end(producer, commits=True).error is CONCURRENT  # a retry, while markers are written
+    assert machine.end(producer, commits=False).error is INVALID_STATE
+    machine.mark()
+    assert machine.state() == "CompleteCommit"
+    assert machine.end(producer, commits=True) == ProducerResult(NONE, *raised)
+    assert machine.end(producer, commits=False).error is INVALID_STATE
+
+
+def test_in_older_versions_the_epoch_stays() -> None:
+    machine = TransactionMachine()
+    producer = ongoing(machine, version=0)
+    for _ in range(2):
+        assert machine.end(producer, commits=False, raises_epoch=False) == ProducerResult(NONE, *producer)
+    assert machine.state() == "CompleteAbort"
+    assert machine.end(producer, commits=True, raises_epoch=False).error is INVALID_STATE
+
+
+def test_an_empty_transaction_is_aborted_in_version_2_only() -> None:
+    machine = TransactionMachine()
+    producer = machine.started()
+    for raises_epoch in (True, False):
+        assert machine.end(producer, commits=True, raises_epoch=raises_epoch).error is INVALID_STATE
+    assert machine.end(producer, commits=False, raises_epoch=False).error is INVALID_STATE
+    assert machine.end(producer, commits=False) == ProducerResult(NONE, producer[0], producer[1] + 1)
+    assert machine.state() == "CompleteAbort"
+
+
+def test_an_empty_abort_after_a_commit_is_none_of_its_retries() -> None:
+    machine = TransactionMachine()
+    producer = ongoing(machine)
+    committed = machine.end(producer, commits=True)
+    following = committed.producer_id, committed.producer_epoch
+    assert machine.end(following, commits=True).error is INVALID_STATE
+    assert machine.end(following, commits=False) == ProducerResult(NONE, following[0], following[1] + 1)
+
+
+def test_the_end_of_an_exhausted_id_hands_out_the_next_one() -> None:
+    machine = TransactionMachine()
+    producer = exhausted(machine)
+    assert machine.add(producer, A) is NONE
+    machine.marks = False
+    following = ProducerResult(NONE, FIRST_PRODUCER_ID + 1, 0)
+    assert machine.end(producer, commits=True) == following
+    markers = machine.mark()
+    assert (markers.producer_id, markers.producer_epoch) == (producer[0], MAX_EPOCH)
+    assert machine.end(producer, commits=True) == following
+    assert machine.add((following.producer_id, 0), B) is NONE
+
+
+def test_an_end_of_another_producer_is_refused() -> None:
+    machine = TransactionMachine()
+    producer = ongoing(machine)
+    for raises_epoch in (True, False):
+        for change, error in (((1, 0), NOT_MAPPED), ((0, 1), FENCED), ((0, -1), FENCED)):
+            stranger = producer[0] + change[0], producer[1] + change[1]
+            assert machine.end(stranger, commits=True, raises_epoch=raises_epoch).error is error
+    assert machine.state() == "Ongoing"
+
+
+# --- time-outs
+
+
+def timed_out(machine: TransactionMachine) -> Producer:
+    producer = ongoing(machine)
+    machine.advance(TIMEOUT_MS + CLEANUP_MS + 1)
+    assert machine.state() == "CompleteAbort"
+    return producer
+
+
+def test_after_a_timeout_an_abort_in_version_2_gets_the_raised_epoch() -> None:
+    machine = TransactionMachine()
+    producer = timed_out(machine)
+    assert machine.end(producer, commits=True).error is INVALID_STATE
+    assert machine.end(producer, commits=False) == ProducerResult(NONE, producer[0], producer[1] + 1)
+
+
+def test_after_a_timeout_the_other_requests_are_fenced() -> None:
+    machine = TransactionMachine()
+    producer = timed_out(machine)
+    assert machine.end(producer, commits=False, raises_epoch=False).error is FENCED
+    assert machine.add(producer, A) is FENCED
+    assert machine.verify(producer, A) == {A: FENCED}
+
+
+def test_a_transaction_lasts_until_its_timeout() -> None:
+    machine = TransactionMachine()
+    producer = ongoing(machine)
+    machine.advance(TIMEOUT_MS)
+    assert machine.state() == "Ongoing"
+    assert machine.end(producer, commits=True).error is NONE
+
+
+@pytest.mark.parametrize("server_version", [0, 1])
+def test_a_timeout_raises_the_epoch_in_older_versions_as_well(server_version: int) -> None:
+    machine = TransactionMachine(server_version=server_version)
+    producer = ongoing(machine, version=0)
+    machine.advance(TIMEOUT_MS + CLEANUP_MS + 1)
+    assert machine.end(producer, commits=False, raises_epoch=False).error is FENCED
+    assert machine.started() == (producer[0], producer[1] + 2)
+
+
+# --- expiry
+
+
+def test_an_idle_transactional_id_expires_with_a_tombstone() -> None:
+    machine = TransactionMachine(
+        TransactionConfig(transactional_id_expiration_ms=1000, transaction_state_log_num_partitions=1)
+    )
+    ongoing(machine)
+    machine.started("idle")
+    machine.advance(3_600_001)
+    assert machine.state("idle") == ""
+    assert None in [value for _, value in machine.log]
+    assert machine.state() == "CompleteAbort"  # aborted just now: it expires at the next check
+    machine.start()
+    assert machine.state("idle") == ""
+
+
+# --- writes that fail, are late, or are lost with the coordinator
+
+
+def test_a_write_that_fails_changes_nothing() -> None:
+    machine = TransactionMachine()
+    producer = machine.started()
+    machine.holds = True
+    reply = machine.call(lambda caller: machine.shard.add_partitions(caller, "t", producer, [A], 2))
+    assert not reply
+    assert machine.add(producer, A) is CONCURRENT
+    machine.store(ErrorCode.NOT_ENOUGH_REPLICAS)
+    assert reply == [ErrorCode.COORDINATOR_NOT_AVAILABLE]
+    assert machine.state() == "Empty"
+    machine.holds = False
+    assert machine.add(producer, A) is NONE
+
+
+def test_an_id_whose_first_write_fails_is_not_kept() -> None:
+    machine = TransactionMachine()
+    machine.holds = True
+    reply = machine.call(lambda caller: machine.shard.init_producer_id(caller, "t", TIMEOUT_MS, None))
+    machine.store(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    assert reply == [ProducerResult(ErrorCode.NOT_COORDINATOR)]
+    assert not machine.shard.by_id
+
+
+def test_a_late_commit_is_pending_until_it_is_stored() -> None:
+    machine = TransactionMachine()
+    producer = ongoing(machine)
+    machine.holds = True
+    reply = machine.call(
+        lambda caller: machine.shard.end(caller, "t", producer, commits=True, raises_epoch=True)
+    )
+    machine.late()
+    assert reply == [ProducerResult(ErrorCode.COORDINATOR_NOT_AVAILABLE)]
+    assert machine.end(producer, commits=False).error is CONCURRENT  # the outcome may be fixed
+    assert not machine.markers.waiting
+    machine.holds = False
+    machine.store()
+    assert len(reply) == 1
+    assert machine.end(producer, commits=True).error is NONE
+
+
+def test_a_completion_that_fails_is_written_again() -> None:
+    machine = TransactionMachine()
+    producer = ongoing(machine)
+    machine.marks = False
+    assert machine.end(producer, commits=True).error is NONE
+    machine.holds = True
+    machine.mark()
+    machine.store(ErrorCode.NOT_ENOUGH_REPLICAS)
+    assert machine.state() == "PrepareCommit"
+    machine.holds = False
+    machine.advance(1000)
+    assert machine.state() == "CompleteCommit"
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_a_coordinator_goes_on_with_markers_that_it_loads(commits: bool) -> None:
+    machine = TransactionMachine()
+    producer = ongoing(machine)
+    machine.marks = False
+    assert machine.end(producer, commits=commits).error is NONE
+    (before,) = machine.markers.waiting
+    machine.start()
+    (markers,) = machine.markers.waiting
+    assert markers.coordinator_epoch == before.coordinator_epoch + 1
+    assert (markers.commits, markers.partitions) == (commits, {A})
+    machine.mark()
+    assert machine.state() == ("CompleteCommit" if commits else "CompleteAbort")
+
+
+def test_an_open_transaction_survives_its_coordinator() -> None:
+    machine = TransactionMachine()
+    producer = ongoing(machine)
+    machine.start()
+    assert machine.verify(producer, A) == {A: NONE}
+    assert machine.end(producer, commits=True).error is NONE
+
+
+def test_markers_of_an_earlier_leadership_complete_nothing() -> None:
+    machine = TransactionMachine()
+    producer = ongoing(machine)
+    machine.marks = False
+    assert machine.end(producer, commits=True).error is NONE
+    (stale,) = machine.markers.waiting
+    machine.start()
+    machine.shard.markers_written(stale, stale.partitions)
+    assert machine.state() == "PrepareCommit"
+
+
+def test_a_coordinator_that_lost_the_partition_redirects() -> None:
+    machine = TransactionMachine()
+    producer = ongoing(machine)
+    machine.marks = False
+    machine.holds = True
+    reply = machine.call(
+        lambda caller: machine.shard.end(caller, "t", producer, commits=True, raises_epoch=True)
+    )
+    machine.shard.unload(0)
+    machine.advance(0)
+    assert reply == [ProducerResult(ErrorCode.NOT_COORDINATOR)]
+    assert machine.add(producer, A) is ErrorCode.NOT_COORDINATOR
+    assert not machine.markers.waiting
+
+
+def test_a_coordinator_that_loads_asks_to_retry() -> None:
+    machine = TransactionMachine()
+    machine.shard.unload(0)
+    machine.shard.state.begin_load(0)
+    loading = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    assert machine.init().error is loading
+    assert machine.end((1, 1), commits=True).error is loading
+    assert machine.verify((1, 1), A) == {A: loading}
+
+
+def test_partitions_of_deleted_topics_need_no_markers() -> None:
+    machine = TransactionMachine()
+    producer = ongoing(machine)
+    assert machine.add(producer, B) is NONE
+    machine.marks = False
+    assert machine.end(producer, commits=True).error is NONE
+    machine.mark([A])
+    described = machine.shard.describe("t").metadata
+    assert described is not None
+    assert described.partitions == {B}
+    machine.shard.forget_topics({"b": uuid.uuid4()})
+    machine.advance(0)
+    assert machine.state() == "CompleteCommit"

@@ -1,0 +1,51 @@
+"""Patterns of transactional ids: as those of a library, and in linear time."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millstream_broker.transactions.id_pattern import IdPattern, PatternError
+
+ATOMS = st.sampled_from(
+    ["a", "b", ".", "[ab]", "[^a]", r"\d", r"\W", "(a|b)", "(?:ab|c)", "[a-c1-3]", "(a*|b)", r"\.", "-"]
+)
+QUANTIFIERS = st.sampled_from(["", "", "*", "+", "?", "{2}", "{1,3}", "{0,}", "*?"])
+PATTERNS = st.lists(st.tuples(ATOMS, QUANTIFIERS), max_size=5).map(
+    lambda parts: "".join(atom + quantifier for atom, quantifier in parts)
+)
+
+
+@given(PATTERNS, PATTERNS, st.lists(st.text("abc12.-", max_size=8), min_size=5))
+def test_pattern_matches_what_a_library_matches(left: str, right: str, texts: list[str]) -> None:
+    for pattern in (left, f"{left}|{right}", f"({left})*{right}", f"^{left}$"):
+        found, expected = IdPattern(pattern), re.compile(pattern)
+        for text in texts:
+            assert found.matches(text) == bool(expected.fullmatch(text)), (pattern, text)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    ["(", ")", "a)", "[", "[]", "*", "a**", "a|*", "\\", "\\1", "(?=a)", "[b-a]", "a{2,1}", "a{1001}", "a^b"],
+    ids=str,
+)
+def test_pattern_that_is_not_valid_is_refused(pattern: str) -> None:
+    with pytest.raises(PatternError):
+        IdPattern(pattern)
+
+
+@pytest.mark.parametrize(
+    "pattern", ["(" * 1000 + ")" * 1000, "(((a{99}){99}){99}){99}"], ids=["deep", "large"]
+)
+def test_pattern_that_is_too_large_is_refused(pattern: str) -> None:
+    with pytest.raises(PatternError):
+        IdPattern(pattern)
+
+
+def test_pattern_that_takes_forever_elsewhere_is_matched() -> None:
+    found = IdPattern("(a*)*(a|a)*(.*a.*){3}b")
+    assert not found.matches("a" * 32_767)
+    assert found.matches("a" * 32_766 + "b")
