@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -171,6 +172,7 @@ def main(
         user_ids=UserIds(user_ids),
         broker_log_format=broker_log_format,
         mirror_log_format=mirror_log_format,
+        services_are_ipv6=":" in os.environ.get("KUBERNETES_SERVICE_HOST", ""),
     )
     services = Services(
         kube,

@@ -79,6 +79,9 @@ def open_session(name: str, formats: Sequence[str]) -> SparkSession:
             builder = builder.config("spark.driver.extraClassPath", f"{Path(folder).resolve()}/*")
         else:
             builder = builder.config("spark.jars.packages", PACKAGES)
+    elif ":" in (address := os.environ.get("POD_IP", "")):
+        # A driver's pod with IPv6. Spark needs brackets here, which Kubernetes cannot add to an address in arguments.
+        builder = builder.config("spark.driver.host", f"[{address}]")
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("WARN")
     # Days and instants must not depend on the job's machine, and other readers must know the instants.

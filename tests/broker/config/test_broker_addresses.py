@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import urllib.request
 from pathlib import Path
@@ -12,6 +13,7 @@ from millstream_broker.config.addresses import Addresses
 from millstream_broker.config.config import BrokerConfig
 from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.wire import Wire
+from millstream_kafka.client.connection import Connection
 from millstream_kafka.protocol import metadata
 from millstream_process.listening import host_port, is_wildcard, why_not
 
@@ -56,6 +58,29 @@ def test_ipv4_clients_keep_their_address_on_a_dual_socket(tmp_path: Path) -> Non
                 assert wire.call(metadata.API, 9, metadata.MetadataRequest([])).brokers
             hosts = {one.host for one in broker.on_loop.broker.server.connections}
             assert hosts == set(FAMILIES)
+
+
+def test_name_with_an_ipv6_address_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    resolve = socket.getaddrinfo
+    monkeypatch.setattr(
+        socket,
+        "getaddrinfo",
+        lambda host, *more, **options: resolve("::1" if host == "only6.test" else host, *more, **options),
+    )
+
+    async def brokers(address: tuple[str, int]) -> list[str]:
+        connection = await Connection.open(*address)
+        try:
+            found = await connection.call(metadata.API, 9, metadata.MetadataRequest([]))
+            return [each.host for each in found.brokers]
+        finally:
+            await connection.close()
+
+    with _broker(tmp_path, "only6.test").start() as broker:
+        port = _port(broker.bootstrap)
+        with Wire(host_port("::1", port)) as wire:
+            assert wire.call(metadata.API, 9, metadata.MetadataRequest([])).brokers
+        assert asyncio.run(brokers(("only6.test", port))) == ["only6.test"]
 
 
 def test_unknown_host_is_reported(tmp_path: Path) -> None:

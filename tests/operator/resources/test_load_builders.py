@@ -478,6 +478,13 @@ def test_the_spark_application_leaves_nothing_to_a_webhook() -> None:
         assert {"name": "output", "mountPath": "/lake"} in pod["containers"][0]["volumeMounts"]
 
 
+def test_driver_service_has_the_family_of_kubernetes() -> None:
+    key = "spark.kubernetes.driver.service.ipFamilies"  # Spark's default is IPv4
+    assert key not in spark_application(a_load(), IMAGES)["spec"]["sparkConf"]
+    only_ipv6 = dataclasses.replace(IMAGES, services_are_ipv6=True)
+    assert spark_application(a_load(), only_ipv6)["spec"]["sparkConf"][key] == "IPv6"
+
+
 @pytest.mark.process
 def test_the_spark_application_is_one_to_its_own_schema() -> None:
     problems = list(validate(spark_application(a_load(), IMAGES), schema("sparkapplications")))

@@ -23,6 +23,8 @@ class Images:
     user_ids: UserIds = UserIds.FIXED
     mirror_log_format: str = "plain"
     broker_log_format: str = "plain"
+    services_are_ipv6: bool = False
+    """Whether a Service has an IPv6 address unless it says otherwise."""
 
     def release(self, volume_ownership: VolumeOwnership = VolumeOwnership.AUTO) -> str:
         """Identifies the settings that a release of the operator gives every Cluster."""

@@ -34,7 +34,7 @@ def spark_application(load: BatchLoad, images: Images) -> Manifest:
             "imagePullPolicy": images.pull_policy,
             "mainApplicationFile": f"local://{common.APPLICATION}",
             "arguments": [f"{common.FOLDER}/{common.RUN_FILE}"],
-            "sparkConf": common.spark_conf(load),
+            "sparkConf": {**common.spark_conf(load), **_service_conf(images)},
             "restartPolicy": {
                 "type": "OnFailure",
                 "onFailureRetries": load.spec.retries,
@@ -61,6 +61,11 @@ def spark_application(load: BatchLoad, images: Images) -> Manifest:
             },
         },
     }
+
+
+def _service_conf(images: Images) -> dict[str, str]:
+    """Of the driver's Service, which Spark creates for IPv4 by default, even where Kubernetes has only IPv6."""
+    return {"spark.kubernetes.driver.service.ipFamilies": "IPv6"} if images.services_are_ipv6 else {}
 
 
 def _core_limit(load: BatchLoad, role: common.Role) -> Manifest:
