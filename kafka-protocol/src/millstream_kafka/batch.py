@@ -67,6 +67,7 @@ LOG_APPEND_TIME = 0x08
 TRANSACTIONAL = 0x10
 CONTROL = 0x20
 DELETE_HORIZON = 0x40
+BY_BROKER = TRANSACTIONAL | CONTROL
 
 Buffer = bytes | bytearray | memoryview
 Headers = tuple[tuple[str, bytes | None], ...]
@@ -102,6 +103,8 @@ class BatchHeader(NamedTuple):
 
     @property
     def last_sequence(self) -> int:
+        if self.base_sequence < 0:  # of a coordinator
+            return -1
         return advance_sequence(self.base_sequence, self.last_offset_delta)
 
     @property
@@ -173,13 +176,19 @@ def iter_batches(buffer: Buffer) -> Iterator[tuple[int, BatchHeader]]:
         position += header.size
 
 
-def validate(buffer: Buffer, max_message_bytes: int = INT32_MAX, *, read: bool = False) -> list[BatchHeader]:
+def validate(
+    buffer: Buffer, max_message_bytes: int = INT32_MAX, *, read: bool = False, allowed: int = 0
+) -> list[BatchHeader]:
     """Check the bytes that a client sent to append: one or more whole batches. Returns their headers.
+
+    ``allowed`` are attributes besides codec and timestamp type: TRANSACTIONAL for a producer with a transactional id,
+    BY_BROKER for batches that this broker has built, which need no sequence.
 
     ApiError, as in Kafka: INVALID_RECORD (no or part of a batch, magic 0 and 1, counts, codec, base offset, control
     batch, sequence), CORRUPT_MESSAGE (an impossible length or magic, CRC), MESSAGE_TOO_LARGE,
-    TRANSACTIONAL_ID_AUTHORIZATION_FAILED. Does not read the records. HeaderRefusedError if they must be read, because
-    there are too many for their bytes, unless the caller will ``read`` them.
+    TRANSACTIONAL_ID_AUTHORIZATION_FAILED, INVALID_PRODUCER_ID_MAPPING (transactional, without a producer id). Does not
+    read the records. HeaderRefusedError if they must be read, because there are too many for their bytes, unless the
+    caller will ``read`` them.
     """
     view = memoryview(buffer)
     position, end = 0, len(view)
@@ -213,7 +222,7 @@ def validate(buffer: Buffer, max_message_bytes: int = INT32_MAX, *, read: bool =
             )
         if crc32c(view[position + CRC_START : position + size]) != crc:
             _refuse(ErrorCode.CORRUPT_MESSAGE, "the CRC does not match the batch")
-        _check_client_header(fields, read)
+        _check_client_header(fields, read, allowed)
         headers.append(tuple.__new__(BatchHeader, fields))
         if len(headers) > MOST_BATCHES:
             _refuse(
@@ -223,7 +232,7 @@ def validate(buffer: Buffer, max_message_bytes: int = INT32_MAX, *, read: bool =
     return headers
 
 
-def _check_client_header(fields: tuple[int, ...], read: bool) -> None:
+def _check_client_header(fields: tuple[int, ...], read: bool, allowed: int) -> None:
     """`fields` are those of BatchHeader, as a plain tuple, which Python unpacks faster."""
     base_offset, length, _, _, _, attributes, last_offset_delta, _, _, producer, epoch, sequence, count = (
         fields
@@ -234,13 +243,17 @@ def _check_client_header(fields: tuple[int, ...], read: bool) -> None:
         _refuse(ErrorCode.INVALID_RECORD, f"{count} records with a last offset delta of {last_offset_delta}")
     if count * LEAST_RECORD > length - _EMPTY_LENGTH:
         _check_count(count, length - _EMPTY_LENGTH, attributes, read)
-    if attributes & ~LOG_APPEND_TIME not in _CODECS:
+    if attributes & ~(LOG_APPEND_TIME | allowed) not in _CODECS:
         if attributes & CONTROL:
             _refuse(ErrorCode.INVALID_RECORD, "control batches are written by brokers only")
         if attributes & TRANSACTIONAL:
             _refuse(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactions are not supported")
         _refuse(ErrorCode.INVALID_RECORD, f"attributes {attributes:#06x}: unknown codec or flag")
-    if producer >= 0 and (sequence < 0 or epoch < 0):
+    if attributes & TRANSACTIONAL and producer < 0:
+        _refuse(
+            ErrorCode.INVALID_PRODUCER_ID_MAPPING, f"a transactional batch with the producer id {producer}"
+        )
+    if producer >= 0 and (epoch < 0 or (sequence < 0 and not allowed & CONTROL)):
         _refuse(ErrorCode.INVALID_RECORD, f"producer {producer} with epoch {epoch}, sequence {sequence}")
 
 

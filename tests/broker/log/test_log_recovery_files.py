@@ -84,10 +84,16 @@ def test_files_of_other_names_are_left_alone(tmp_path: Path) -> None:
 
 
 def test_what_is_there_is_told_with_its_size(tmp_path: Path) -> None:
-    for suffix, size in ((".log", 100), (".index", 16), (".timeindex", 24), (".snapshot", 3)):
+    for suffix, size in (
+        (".log", 100),
+        (".index", 16),
+        (".timeindex", 24),
+        (".txnindex", 34),
+        (".snapshot", 3),
+    ):
         (tmp_path / named(5, suffix)).write_bytes(bytes(size))
     folder = recovery.tidy(str(tmp_path))
-    assert folder == recovery.Folder({5: 100}, {5: 16}, {5: 24}, [5])
+    assert folder == recovery.Folder({5: 100}, {5: 16}, {5: 24}, {5: 34}, [5])
 
 
 # -- compacted segments that had not replaced their sources -------------------------------------------------------

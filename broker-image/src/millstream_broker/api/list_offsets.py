@@ -1,9 +1,10 @@
 """ListOffsets: the offset for a timestamp.
 
--1: the end (the high watermark; for a follower the end of the log), -2: the start, -3: the record with the largest
-timestamp (v7, KIP-734). Nothing is tiered: -4 (v8) is the start; -5 (v9) and -6 (v11) have no offset. Another negative
-number, or one of a newer version, is UNSUPPORTED_VERSION. A timestamp finds the earliest record that is not older. If
-there is none, offset and timestamp are -1. A replica id counts only if the connection has authenticated as that broker.
+-1: the end (the high watermark, with read_committed the last stable offset; for a follower the end of the log),
+-2: the start, -3: the record with the largest timestamp (v7, KIP-734). Nothing is tiered: -4 (v8) is the start; -5 (v9)
+and -6 (v11) have no offset. Another negative number, or one of a newer version, is UNSUPPORTED_VERSION. A timestamp
+finds the earliest record that is not older. If there is none, offset and timestamp are -1. A replica id counts only if
+the connection has authenticated as that broker.
 
 A broker that sends the debugging replica id (-2) gets the log end of any replica, and the epoch of its last record,
 even if the log is not served or a stray; KAFKA_STORAGE_ERROR if there is no log of that topic id here. Controllers use
@@ -49,6 +50,7 @@ from ..log.manager import LogManager
 from ..log.strays import Stray, Strays, log_end
 from ..log.timestamp_lookups import Check, LookUps
 from ..network.handlers import RequestContext, handler
+from ..replication.fetch_session import READ_COMMITTED
 from ..replication.partition import Partition
 from ..replication.replicas import Replicas
 from ..runtime.steps import Steps
@@ -79,7 +81,8 @@ class LookUp(NamedTuple):
     found: ListOffsetsPartitionResponse
     log: Log
     timestamp: int
-    high_watermark: int
+    limit: int
+    """The end of what the client may read."""
 
     def run(self, check: Check) -> None:
         """Blocking. ``check`` raises to end it."""
@@ -91,7 +94,7 @@ class LookUp(NamedTuple):
         except ApiError as error:
             self.found.error_code = error.code
             return
-        if record is not None and record[1] < self.high_watermark:
+        if record is not None and record[1] < self.limit:
             self.found.timestamp, self.found.offset, self.found.leader_epoch = record
 
 
@@ -196,7 +199,11 @@ def _answer(
                     raise ApiError(
                         ErrorCode.OFFSET_NOT_AVAILABLE if is_known else ErrorCode.LEADER_NOT_AVAILABLE
                     )
-                partitions.append(_find(partition, requested, look_ups, is_replica=is_replica))
+                limit = partition.high_watermark
+                if request.isolation_level == READ_COMMITTED:
+                    limit = partition.last_stable_offset
+                end = partition.log.log_end_offset if is_replica else limit
+                partitions.append(_find(partition, requested, look_ups, limit, end))
             except ApiError as error:
                 partitions.append(ListOffsetsPartitionResponse(requested.partition_index, error.code))
         topics.append(ListOffsetsTopicResponse(topic.name, partitions))
@@ -228,16 +235,16 @@ def _log_end(
 
 
 def _find(
-    partition: Partition, requested: ListOffsetsPartition, look_ups: list[LookUp], *, is_replica: bool
+    partition: Partition, requested: ListOffsetsPartition, look_ups: list[LookUp], limit: int, end: int
 ) -> ListOffsetsPartitionResponse:
-    log, high_watermark, epoch = partition.log, partition.high_watermark, partition.record.leader_epoch
+    """`limit` is the end of what the client may read, `end` its answer for the latest offset."""
+    log, epoch = partition.log, partition.record.leader_epoch
     if requested.timestamp == LATEST:
-        offset = log.log_end_offset if is_replica else high_watermark
-        return ListOffsetsPartitionResponse(requested.partition_index, 0, -1, offset, epoch)
+        return ListOffsetsPartitionResponse(requested.partition_index, 0, -1, end, epoch)
     if requested.timestamp in NOTHING_TIERED:
         return ListOffsetsPartitionResponse(requested.partition_index, 0)
     if requested.timestamp in STARTS:
         return ListOffsetsPartitionResponse(requested.partition_index, 0, -1, log.log_start_offset, epoch)
     found = ListOffsetsPartitionResponse(requested.partition_index, 0)
-    look_ups.append(LookUp(found, log, requested.timestamp, high_watermark))
+    look_ups.append(LookUp(found, log, requested.timestamp, limit))
     return found

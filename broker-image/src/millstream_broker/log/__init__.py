@@ -5,6 +5,8 @@
     files, index         open files shared by all logs; sparse indexes
     segment              one segment: a .log file with its .index and .timeindex
     producer_state, epochs   the history that idempotence and truncation by epoch need
+    transactions, transaction_index, verifications
+                         open transactions and the last stable offset; aborted ones; which may begin
     retention            when a segment ends, and when it is deleted
     snapshot             a log as it was at one moment, for readers in other threads
     state, log           a partition's log: append, read, roll, retention

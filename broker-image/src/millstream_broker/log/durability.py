@@ -102,6 +102,7 @@ class Durability:
         for segment in segments:
             try:
                 segment.sync()
+                self._segments.aborted.sync(segment.base_offset)
             except FileNotFoundError:
                 if not segment.deleted:  # otherwise retention was faster
                     raise

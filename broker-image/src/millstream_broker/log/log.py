@@ -18,6 +18,7 @@ A log belongs to a topic id, as does everything stored beside it (see ``checkpoi
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import time
@@ -32,18 +33,32 @@ from millstream_kafka.batch import (
     BatchHeader,
     HeaderRefusedError,
 )
+from millstream_kafka.control_batch import read_marker
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 
-from . import epochs, recovery, retention, summaries, timestamps, truncation, validator
+from . import (
+    epochs,
+    recovery,
+    retention,
+    summaries,
+    timestamps,
+    transaction_index,
+    transactions,
+    truncation,
+    validator,
+)
 from .append_info import AppendInfo
-from .append_origin import CLIENT, MIRROR, AppendOrigin
+from .append_origin import CLIENT, MARKERS, MIRROR, AppendOrigin
 from .config import LogConfig
 from .files import FileCache, FileSlice
 from .ordinary_append import append_ordinary
 from .snapshot import LogSnapshot
 from .state import Home, LogState
 from .summaries import Summary
+from .transactions import EndedTransaction
 from .validator import Admitted
+
+logger = logging.getLogger(__name__)
 
 SAVED_AT_ONCE = 100
 """Most producers whose snapshot a roll writes at once; with more, the flushing thread writes it."""
@@ -119,7 +134,7 @@ class Log(LogState):
     ) -> AppendInfo:
         """Validate a client's or a coordinator's batches, assign offsets (in place if possible), and write them.
 
-        Raises ApiError: those of ``validator.admit`` and ``ProducerStateManager.check``;
+        Raises ApiError: those of ``validator.admit``, ``ProducerStateManager.check`` and ``check_marker``;
         RECORD_LIST_TOO_LARGE if the batches exceed segment.bytes; KAFKA_STORAGE_ERROR. An error leaves the
         log unchanged.
         """
@@ -150,7 +165,11 @@ class Log(LogState):
         if self.offline is not None or self.truncating:
             # before sequences, because earlier refused batches are missing from them
             raise self.unless_torn(self._refusal())
-        repeated = self.producers.check(headers)
+        if origin in MARKERS:
+            self._check_marker(view, headers[0], origin)
+            repeated = None
+        else:
+            repeated = self.producers.check(headers, origin)
         if repeated is not None:
             return AppendInfo(
                 repeated.first_offset,
@@ -180,6 +199,11 @@ class Log(LogState):
             )
         self._write(view, placed, now_ms)
         return AppendInfo(first, offset - 1, append_time, self.log_start_offset)
+
+    def _check_marker(self, batch: memoryview, header: BatchHeader, origin: AppendOrigin) -> None:
+        marker = read_marker(batch)
+        assert marker is not None
+        self.producers.check_marker(header, marker, origin)
 
     def starts_within(self, batches: memoryview) -> bool:
         """Whether a leader's batches restart this empty log before its end, which blocks."""
@@ -220,6 +244,7 @@ class Log(LogState):
 
     def _write(self, data: memoryview, headers: Sequence[BatchHeader], now_ms: int) -> None:
         last = headers[-1]
+        markers = transactions.markers_of(data, headers)
         try:
             segment = self.segments.active
             if retention.must_roll(segment, self.config, len(data), headers, now_ms):
@@ -235,7 +260,19 @@ class Log(LogState):
             self._save_epochs()
         for header in headers:
             if header.producer_id >= 0:
-                self.producers.update(header, now_ms)
+                ended = self.producers.update(header, now_ms, markers.get(header.base_offset))
+                if ended is not None:
+                    self._note_aborted(ended)
+
+    def _note_aborted(self, ended: EndedTransaction) -> None:
+        """Keep an aborted transaction for readers of committed records."""
+        base = self.segments.active.base_offset
+        try:
+            self.segments.aborted.add(base, ended)
+            self.segments.aborted.spill(base)
+        except OSError as error:  # written with the next, or by a roll; recovery restores it
+            logger.warning("%s: cannot write its aborted transactions: %s", self.segments.path, error)
+            self.failed(error)
 
     def assign_leader_epoch(self, epoch: int) -> None:
         """Begin ``epoch`` at the end of the log: this broker leads now.
@@ -254,6 +291,7 @@ class Log(LogState):
         if base_offset == active.base_offset:
             return
         active.finish()
+        self.segments.aborted.spill(active.base_offset)  # a snapshot of the producers is as of here
         at_once = self._home is None or len(self.producers.by_id) <= SAVED_AT_ONCE
         if at_once:
             self.producers.save(recovery.snapshot_path(self.segments.path, base_offset))
@@ -310,6 +348,22 @@ class Log(LogState):
                 log_end_offset=self.log_end_offset,
                 may_wait=may_wait,
             )
+        except OSError as error:
+            raise self.failed(error) from error
+
+    def aborted_before_read_end(
+        self, offset: int, *, may_wait: bool = True
+    ) -> list[transaction_index.AbortedTransaction]:
+        """The aborted transactions that concern the batches of the last :meth:`read`, which began at ``offset``.
+
+        Raises ApiError KAFKA_STORAGE_ERROR, and NotCachedError as :meth:`read` does.
+        """
+        segments = self.segments
+        if not segments.aborted:
+            return []
+        base = segments[segments.index_of(offset)].base_offset
+        try:
+            return segments.aborted.collect(base, offset, segments.read_end, may_wait=may_wait)
         except OSError as error:
             raise self.failed(error) from error
 
@@ -523,6 +577,7 @@ class Log(LogState):
         """Write what the next start reads, and release all files. Raises OSError."""
         if clean and self.offline is None:
             self.segments.active.finish()
+            self.segments.aborted.spill(self.segments.active.base_offset)
             end, bases = self.log_end_offset, {segment.base_offset for segment in self.segments}
             if self.closed_at != end or self.segments.truncations:
                 self.durability.keep(end, self.producers)

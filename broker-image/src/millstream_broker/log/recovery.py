@@ -1,8 +1,8 @@
 """Repairs a log's folder before it is used.
 
-A crash may leave: a torn batch at the end of a segment; index entries that were never written out; a segment that was
-being deleted (``.deleted``); a compaction that did not finish (``.cleaned``), or finished but did not replace its
-sources yet (``.swap``); snapshots ahead of the log.
+A crash may leave: a torn batch at the end of a segment; index entries that were never written out; a transaction index
+without its last entries; a segment that was being deleted (``.deleted``); a compaction that did not finish
+(``.cleaned``), or finished but did not replace its sources yet (``.swap``); snapshots ahead of the log.
 
 The previous stop determines how much to read (see ``Log.open``):
 
@@ -25,7 +25,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from millstream_kafka.batch import MAGIC
+from millstream_kafka.control_batch import read_marker
 
+from . import transaction_index
 from .config import LogConfig
 from .epochs import LeaderEpochs
 from .files import FileCache, fsync_directory, read_file
@@ -52,6 +54,7 @@ class Folder:
     logs: dict[int, int] = field(default_factory=dict)
     indexes: dict[int, int] = field(default_factory=dict)
     time_indexes: dict[int, int] = field(default_factory=dict)
+    transaction_indexes: dict[int, int] = field(default_factory=dict)
     snapshots: list[int] = field(default_factory=list)
 
 
@@ -71,7 +74,12 @@ def tidy(directory: str) -> Folder:
         fsync_directory(directory)
         entries = list(os.scandir(directory))
     folder = Folder()
-    by_suffix = {".log": folder.logs, ".index": folder.indexes, ".timeindex": folder.time_indexes}
+    by_suffix = {
+        ".log": folder.logs,
+        ".index": folder.indexes,
+        ".timeindex": folder.time_indexes,
+        transaction_index.SUFFIX: folder.transaction_indexes,
+    }
     for entry in entries:
         stem, dot, suffix = entry.name.partition(".")
         if len(stem) != 20 or not stem.isdigit():
@@ -83,6 +91,9 @@ def tidy(directory: str) -> Folder:
     for base in (folder.indexes.keys() | folder.time_indexes.keys()) - folder.logs.keys():
         for suffix in (".index", ".timeindex"):
             unlink(f"{directory}/{base:020d}{suffix}")
+    for base in folder.transaction_indexes.keys() - folder.logs.keys():
+        unlink(f"{directory}/{base:020d}{transaction_index.SUFFIX}")
+        del folder.transaction_indexes[base]
     return folder
 
 
@@ -96,8 +107,11 @@ def _complete_swaps(directory: str, names: list[str]) -> None:
         last = max((header.last_offset for _, header in scan.headers(0, suffix=".log.swap")), default=base)
         for old in bases:
             if base <= old <= last:
-                for suffix in SUFFIXES:
+                for suffix in (*SUFFIXES, transaction_index.SUFFIX):
                     unlink(f"{directory}/{old:020d}{suffix}")
+        with contextlib.suppress(FileNotFoundError):
+            path = f"{directory}/{base:020d}{transaction_index.SUFFIX}"
+            os.replace(path + ".swap", path)
         os.replace(f"{directory}/{name}", f"{directory}/{base:020d}.log")
 
 
@@ -130,11 +144,20 @@ def load(
         )
     if not segments:
         segments.create(log_start_offset, now_ms, interval)
+    for base in folder.transaction_indexes:
+        segments.aborted.found(base)
     end_offset = _check(segments, folder, from_offset)
     if end_offset < log_start_offset:  # everything left lies before the log start; offsets never go back
         segments.set_aside(0, len(segments))
         segments.create(log_start_offset, now_ms, interval)
         end_offset = log_start_offset
+    lost = list(segments.aborted.unsound())
+    if from_offset is not None:
+        segments.aborted.truncate_to(end_offset)
+        if from_offset < end_offset:  # the machine restarted: later transaction indexes may be missing
+            lost.append(segments[segments.index_of(from_offset)].base_offset)
+    if lost:
+        _restore_aborted(segments, folder.snapshots, min(lost))
     producers = restore_producers(segments, folder.snapshots, end_offset, now_ms)
     epochs = LeaderEpochs(path)
     doubtful = end_offset if from_offset is None else from_offset
@@ -232,7 +255,8 @@ def restore_producers(
 ) -> ProducerStateManager:
     """The state at ``end_offset``: the newest valid snapshot before it, and the later batches, as if appended now.
 
-    A snapshot from before the first segment does not count: the records in between are unknown.
+    A snapshot from before the first segment does not count: the records in between are unknown. The aborted
+    transactions after the snapshot are noted again.
     """
     producers = ProducerStateManager()
     known: int | None = None
@@ -247,10 +271,33 @@ def restore_producers(
                 continue
         unlink(path)
     if known != end_offset:
-        for header in segments.headers_from(segments.first_offset if known is None else known):
-            if header.producer_id >= 0:
-                producers.update(header, now_ms)
+        _replay(segments, segments.first_offset if known is None else known, producers, now_ms)
     return producers
+
+
+def _restore_aborted(segments: Segments, snapshots: Sequence[int], lost_from: int) -> None:
+    """Note the aborted transactions again, from the newest valid snapshot at ``lost_from`` or before it."""
+    for offset in sorted(snapshots, reverse=True):
+        if segments.first_offset <= offset <= lost_from:
+            try:
+                producers = ProducerStateManager.decode(read_file(snapshot_path(segments.path, offset)))
+            except (OSError, SnapshotError):
+                continue
+            _replay(segments, offset, producers, 0)
+            return
+    _replay(segments, segments.first_offset, ProducerStateManager(), 0)
+
+
+def _replay(segments: Segments, start: int, producers: ProducerStateManager, now_ms: int) -> None:
+    """Bring the producers, as of ``start``, and the transaction indexes up to date with the batches from there on."""
+    segments.aborted.truncate_to(start)
+    for segment, position, header in segments.batches_from(start):
+        if header.producer_id >= 0:
+            batch = segment.read(position, header.size) if header.is_control else b""
+            marker = read_marker(batch) if batch else None
+            if (ended := producers.update(header, now_ms, marker)) is not None:
+                segments.aborted.add(segment.base_offset, ended)
+    segments.aborted.spill(segments[segments.index_of(start)].base_offset)
 
 
 def remove_snapshots(directory: str) -> None:

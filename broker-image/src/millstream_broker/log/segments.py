@@ -18,12 +18,24 @@ from millstream_kafka.batch import BatchHeader
 
 from .files import FileCache, FileSlice, fsync_directory, without_waiting
 from .segment import SUFFIXES, IndexMismatchError, Segment
+from .transaction_index import TransactionIndexes
 
 _HINTS = 64  # readers whose next position is remembered, per log
 
 
 class Segments:
-    __slots__ = ("_bases", "_closed_bytes", "_deleted", "_files", "_hints", "_list", "path", "truncations")
+    __slots__ = (
+        "_bases",
+        "_closed_bytes",
+        "_deleted",
+        "_files",
+        "_hints",
+        "_list",
+        "aborted",
+        "path",
+        "read_end",
+        "truncations",
+    )
 
     def __init__(self, path: str, files: FileCache) -> None:
         self.path = path
@@ -33,6 +45,10 @@ class Segments:
         self._closed_bytes = 0  # of all but the last
         self._hints: dict[int, tuple[Segment, int]] = {}  # a reader's next offset -> its position
         self._deleted: list[str] = []
+        self.aborted = TransactionIndexes(path)
+        """The aborted transactions."""
+        self.read_end = 0
+        """The offset after the batches of the last :meth:`read`."""
         self.truncations = 0
         """Number of truncations; raised before a file changes."""
 
@@ -118,8 +134,10 @@ class Segments:
     def _set_aside(self, leaving: list[Segment], suffixes: Sequence[str]) -> None:
         for segment in reversed(leaving) if leaving[-1:] == self._list[-1:] else leaving:
             segment.deleted = True
-            for suffix in suffixes:
-                path = segment.path(suffix)
+            paths = [segment.path(suffix) for suffix in suffixes]
+            if (index := self.aborted.drop(segment.base_offset)) is not None:
+                paths.append(index)
+            for path in paths:
                 with contextlib.suppress(FileNotFoundError):
                     os.rename(path, path + ".deleted")
                     self._deleted.append(path + ".deleted")
@@ -185,11 +203,18 @@ class Segments:
             segment.unload()
         os.rename(self.path, path)
         self.path = path
+        self.aborted.move(path)
         for segment in self._list:
             segment.release()  # again: another thread may have opened a file until now
             segment.move(path)
 
     # -- reading ----------------------------------------------------------------------------------------------
+
+    def batches_from(self, offset: int) -> Iterator[tuple[Segment, int, BatchHeader]]:
+        """Segment, position and header of each batch, from the first that has ``offset`` or a later one."""
+        for segment in self.from_offset(offset):
+            for position, header in segment.headers_from(offset):
+                yield segment, position, header
 
     def headers_from(self, offset: int) -> Iterator[BatchHeader]:
         """Headers from the first batch that has ``offset`` or a later one."""
@@ -239,6 +264,7 @@ class Segments:
             end, next_offset = self._bounds(segment, position, limit, upper, end_offset, min_one=min_one)
             if end == position:
                 return None
+        self.read_end = next_offset
         hints = self._hints
         hints[next_offset] = (segment, end)
         if len(hints) > _HINTS:
@@ -266,6 +292,7 @@ class Segments:
         segments = [(one, self.end_of(one, log_end_offset)) for one in self.from_offset(offset)[:2]]
 
         def load() -> None:
+            self.aborted.load(segments[0][0].base_offset)
             any(segment.load(offset, max_bytes, upper, end) for segment, end in segments)
 
         return load

@@ -32,7 +32,7 @@ from .state import LogState
 logger = logging.getLogger(__name__)
 
 FILE_NAME = ".clean-logs"
-KEY = "logs.1"
+KEY = "logs.2"
 """Key of the checksum in the marker. The number is the version of the row format."""
 
 
@@ -54,6 +54,8 @@ class Summary(NamedTuple):
     """Base offset, size in bytes, and modification time in ns of each segment."""
     indexing: Indexing
     """The active segment's."""
+    aborted: list[int]
+    """Base offsets of the segments with a transaction index."""
 
     def is_of(self, path: str) -> bool:
         """Whether the folder at ``path`` is unchanged since. Blocking."""
@@ -94,6 +96,7 @@ def of(log: LogState) -> Summary | None:
         log.epochs.entries,
         segments,
         indexing,
+        log.segments.aborted.bases,
     )
 
 
@@ -106,6 +109,8 @@ def reopen(
     for base, size, _ in summary.segments:
         segments.add(segments.segment(base, size=size, created_ms=now_ms, index_interval_bytes=interval))
     segments.active.resume(summary.indexing)
+    for base in summary.aborted:
+        segments.aborted.found(base)
     producers = ProducerStateManager()
     if summary.has_producers:
         try:
@@ -141,7 +146,8 @@ def load(directory: str, checksum: str) -> dict[str, Summary]:
         return {}
     ids = dict[str | None, uuid.UUID | None]({None: None})
     found = {}
-    for folder, text, changed_ns, start, end, has_producers, epochs, segments, indexing in json.loads(data):
+    for row in json.loads(data):
+        folder, text, changed_ns, start, end, has_producers, epochs, segments, indexing, aborted = row
         if text not in ids:
             ids[text] = uuid_from(text)
         found[folder] = Summary(
@@ -154,6 +160,7 @@ def load(directory: str, checksum: str) -> dict[str, Summary]:
             [(epoch, offset) for epoch, offset in epochs],
             [(base, size, at_ns) for base, size, at_ns in segments],
             Indexing(*indexing),
+            aborted,
         )
     return found
 

@@ -45,6 +45,7 @@ def truncate_to(log: LogState, offset: int, now_ms: int) -> None:
                 segments.changed()
             segments.remove_deleted_files()
             log.durability.forget_producers(end)
+            segments.aborted.truncate_to(end)
             snapshots = recovery.tidy(segments.path).snapshots
             producers = recovery.restore_producers(segments, snapshots, end, now_ms)
             producers.keep_last_seen(log.producers)

@@ -19,6 +19,7 @@ from __future__ import annotations
 import logging
 
 from millstream_kafka.batch import (
+    BY_BROKER,
     CODEC_MASK,
     CONTROL,
     HEADER_SIZE,
@@ -43,7 +44,7 @@ from millstream_kafka.compression import Compression
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 
 from ..topic_rules.mirrored_topics import LARGEST_EPOCH, LARGEST_OFFSET
-from .append_origin import AppendOrigin
+from .append_origin import BY_THIS_BROKER, AppendOrigin
 from .config import LogConfig
 
 logger = logging.getLogger(__name__)
@@ -56,6 +57,8 @@ Batches of clients and coordinators have no offsets yet. (A plain tuple, because
 
 MOST_RECORD_ERRORS = 100
 """Refused records of a partition that a response names: a batch of 1 MB can have a million, with a text for each."""
+_ALLOWED = {AppendOrigin.TRANSACTION: TRANSACTIONAL, **dict.fromkeys(BY_THIS_BROKER, BY_BROKER)}
+"""Attributes that batches of an origin may have, besides codec and timestamp type."""
 
 
 class RecordsRefusedError(ApiError):
@@ -101,7 +104,7 @@ def _admit(
     view = memoryview(batches)
     if view.readonly:
         view = memoryview(bytearray(view))
-    headers = validate(view, config.max_message_bytes, read=read)
+    headers = validate(view, config.max_message_bytes, read=read, allowed=_ALLOWED.get(origin, 0))
     if config.reads_compressed and not read and any(header.compression for header in headers):
         raise HeaderRefusedError(ErrorCode.INVALID_RECORD, "compressed records that have not been read")
     stamp = config.message_timestamp_type == "LogAppendTime"
@@ -200,7 +203,7 @@ def _recompress(
     view: memoryview, headers: list[BatchHeader], config: LogConfig
 ) -> tuple[memoryview, list[BatchHeader]]:
     codec = Compression.from_name(config.compression_type)
-    if all(header.compression is codec for header in headers):
+    if all(header.compression is codec or header.is_control for header in headers):
         return view, headers
     stored = bytearray()
     position = 0
@@ -208,12 +211,13 @@ def _recompress(
     for header in headers:
         batch: bytes | memoryview = view[position : position + header.size]
         position += header.size
-        if header.compression is not codec:
+        if header.compression is not codec and not header.is_control:
             batch = build_batch(
                 read_records(batch, config.max_decompressed_message_bytes),
                 producer_id=header.producer_id,
                 producer_epoch=header.producer_epoch,
                 base_sequence=header.base_sequence,
+                transactional=header.is_transactional,
                 compression=codec,
                 level=config.compression_level,
             )

@@ -22,8 +22,10 @@ A consumer reads only topics that it may read at that moment, by the rules of an
 rules is noticed by the next request at the latest, and by a waiting response within moments (`rights_changed`).
 
 A consumer reads up to the high watermark of the leader, or of a follower: the leader sends it to one in its
-rack (KIP-392). A follower reads up to the end of the leader's log. Its fetch offset is its progress
-(`Partition.fetched`), unless the logs diverge, which the response then reports (`divergence`).
+rack (KIP-392). With read_committed it reads up to the last stable offset, and gets the aborted transactions of the
+range, whose records it skips; records of an open transaction do not end its wait. A follower reads up to the end of the
+leader's log. Its fetch offset is its progress (`Partition.fetched`), unless the logs diverge, which the response then
+reports (`divergence`).
 """
 
 from __future__ import annotations
@@ -149,6 +151,7 @@ class Session:
         self._rights: FetchRights | None = None
         """None: everything may be read."""
         self._aborted: list[AbortedTransaction] | None = None
+        """The aborted transactions of a response without records: none; None if all records are read."""
         self._rack = ""
         """The consumer's rack, if it may be sent to a replica there."""
         self._reads_followers = reads_followers
@@ -212,6 +215,11 @@ class Session:
 
     def advanced(self, fetched: FetchedPartition, size: int) -> None:
         self._due[fetched] = None
+        if size and fetched.stable >= 0 and (self._meanwhile is not None or self._delayed is not None):
+            if fetched.is_kept_back():
+                return
+            if fetched.is_held_back:  # more bytes than these can be read now
+                size = 0
         if self._meanwhile is not None:
             self._meanwhile.append(size)
         elif self._delayed is not None:
@@ -392,7 +400,11 @@ class Session:
         else:
             if offset > log.log_end_offset and not isinstance(replica, Partition):
                 raise ApiError(ErrorCode.OFFSET_NOT_AVAILABLE)  # not here: the leader may have it
-            upper = replica.high_watermark if self._aborted is None else replica.last_stable_offset
+            if self._aborted is None:
+                upper, fetched.stable = replica.high_watermark, -1
+            else:
+                fetched.stable = upper = replica.last_stable_offset
+                fetched.is_held_back = upper < replica.high_watermark
             if self._rack and (preferred := self._preferred(fetched)) is not None:
                 return preferred
         if self.watches:
@@ -402,6 +414,12 @@ class Session:
         found = log.read(
             offset, room if room > 0 else 0, upper=upper, min_one=first, may_wait=fetched.is_loaded
         )
+        aborted = self._aborted
+        if found is not None and aborted is not None and not self.is_follower and log.segments.aborted:
+            aborted = [
+                AbortedTransaction(each.producer_id, each.first_offset)
+                for each in log.aborted_before_read_end(offset, may_wait=fetched.is_loaded)
+            ]
         fetched.is_loaded = False
         known = replica.high_watermark, log.log_start_offset
         if found is None and offset < upper:  # there was no room
@@ -423,7 +441,7 @@ class Session:
             None,
             None,
             None,
-            self._aborted,
+            aborted,
             -1,
             b"" if found is None else found,
         )

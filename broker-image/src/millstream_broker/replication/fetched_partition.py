@@ -31,6 +31,7 @@ class FetchedPartition:
     """A partition as one client fetches it."""
 
     __slots__ = (
+        "is_held_back",
         "is_loaded",
         "is_loading",
         "is_new",
@@ -39,6 +40,7 @@ class FetchedPartition:
         "requested",
         "sent",
         "session",
+        "stable",
         "topic_partition",
     )
 
@@ -54,6 +56,10 @@ class FetchedPartition:
         """The replica last read from: while it is the same, topic and leadership are the same."""
         self.sent: tuple[int, int] | None = None
         """High watermark and log start that the client knows."""
+        self.stable = -1
+        """The last stable offset at the last read, if only committed records are read; else -1."""
+        self.is_held_back = False
+        """Whether a transaction keeps that below the high watermark."""
         self.is_loading = False
         """A thread is loading the records' index entries into the page cache."""
         self.is_loaded = False
@@ -70,6 +76,16 @@ class FetchedPartition:
         """The next response has news."""
         if self.session is not None:
             self.session.has_news(self)
+
+    def is_kept_back(self) -> bool:
+        """Whether the last stable offset has not moved since the last read, although the high watermark has."""
+        assert self.replica is not None
+        stable = self.replica.last_stable_offset
+        if stable <= self.stable:
+            self.is_held_back = True
+            return True
+        self.stable = stable
+        return False
 
     def watch(self, session: Watching) -> None:
         if self.replica is not None:

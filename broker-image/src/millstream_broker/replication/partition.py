@@ -35,7 +35,7 @@ from ..config.config import TopicConfig
 from ..config.config_types import LONG_MAX
 from ..coordination import PartitionRecord, TopicRecord
 from ..log.append_info import AppendInfo
-from ..log.append_origin import CLIENT, COORDINATOR, MIRROR, AppendOrigin
+from ..log.append_origin import BY_THIS_BROKER, CLIENT, MIRROR, AppendOrigin
 from ..log.log import Log
 from ..log.validator import Admitted, admit_mirrored
 from ..topic_rules.mirrored_topics import EPOCHS_ABOVE, check_start, far_above, read_only
@@ -203,9 +203,9 @@ class Partition(Replica):
         """Append record batches: returns the result if it is as safe as `acks` requires, else the wait for that.
 
         Batches that must wait for their turn are copied. ApiError refuses them. `acks` as in Produce; `timeout_ms`
-        limits the wait for all replicas. `origin` is CLIENT or COORDINATOR.
+        limits the wait for all replicas. `origin` is any but REPLICATION and MIRROR.
         """
-        if self._appends_at_once or (not self._queued and (origin is COORDINATOR or is_cheap(batches))):
+        if self._appends_at_once or (not self._queued and (origin in BY_THIS_BROKER or is_cheap(batches))):
             try:
                 info = self._append(batches, origin, acks, now_ms)
             except HeaderRefusedError:  # the thread finds the offending records

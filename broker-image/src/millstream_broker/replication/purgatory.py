@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Generator
 from typing import Any, TypeVar
 
-from millstream_kafka.batch import validate
+from millstream_kafka.batch import TRANSACTIONAL, validate
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 
 from ..log.append_info import AppendInfo
@@ -151,7 +151,8 @@ class Purgatory:
 def repeated(log: Log, batches: bytearray | memoryview) -> AppendInfo | None:
     """The response to batches that the log already has; None if it does not have them."""
     try:
-        stored = log.producers.check(validate(batches, log.config.max_message_bytes))
+        headers = validate(batches, log.config.max_message_bytes, allowed=TRANSACTIONAL)
+        stored = log.producers.check(headers)
     except ApiError:
         return None
     if stored is None:

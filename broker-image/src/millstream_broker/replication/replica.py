@@ -59,8 +59,10 @@ class Replica:
 
     @property
     def last_stable_offset(self) -> int:
-        """End of reads with read_committed. Without transactions it is the high watermark."""
-        return self.high_watermark
+        """End of reads with read_committed: the high watermark, unless a transaction keeps it back (`transactions`)."""
+        if not (transactions := self.log.producers.transactions):
+            return self.high_watermark
+        return transactions.last_stable_offset(self.high_watermark, self.log.log_start_offset)
 
     def check_epoch(self, epoch: int) -> None:
         """Compare the leader epoch that a client knows (-1: none); raises ApiError (KIP-320)."""
