@@ -150,7 +150,23 @@ BAD: list[tuple[str, object, str]] = [
     (
         "Topic",
         {"clusterRef": "default"},
-        'spec.clusterRef: "default" is not an object',
+        'spec.clusterRef: "default" is not an object; allowed here: name, namespace',
+    ),
+    ("BatchLoad", {"schedule": "@hourly"}, 'spec.schedule: "@hourly" is not an object; allowed here: '),
+    (
+        "Topic",
+        {**REF, "tls": {}},
+        "spec.tls: unknown field; the listeners and the zookeeper of a Cluster, and",
+    ),
+    (
+        "MirrorMaker",
+        {"sources": [{"name": "a", "topics": {"include": ["b"]}}]},
+        "spec.sources[0].topics: unknown field; it is a field of spec and of spec.promote; allowed here: ",
+    ),
+    (
+        "MirrorMaker",
+        {"sources": [{"name": "a", "sasl": {"password": {"valueFrom": {}}}}]},
+        "sasl.password.valueFrom: unknown field; secretKeyRef is here without it; allowed here: secretKeyRef",
     ),
     ("Cluster", {"brokers": {"replicas": 0}}, "spec.brokers.replicas: 0 is too small"),
     ("Cluster", {"brokers": {"storage": {"size": "ten"}}}, 'spec.brokers.storage.size: "ten" is not allowed'),

@@ -48,11 +48,10 @@ class Problem:
         return f"{self.path}: {self.what}" if self.path else self.what
 
 
-WHY_NOT = {
-    "valueFrom": "a variable has a value of its own, as others could see that of a Secret; ",
-    "tls": "brokers have no TLS yet; ",
-}
-"""Why fields that other resources have do not exist here."""
+OF_A_VARIABLE = "a variable has a value of its own, as others could see that of a Secret; "
+TLS = "the listeners and the zookeeper of a Cluster, and the sources of a MirrorMaker, have TLS; "
+DEEPEST = 4
+"""Of fields that an unknown one is compared with: those of pod templates are deeper."""
 CRDS = Path(__file__).parent.parent / "crds"
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """The loader of libyaml takes a tenth of the time; not every wheel of PyYAML has it."""
@@ -147,10 +146,17 @@ def pruned(value: Any, schema: Schema) -> Any:
 
 
 def validate(
-    value: Any, schema: Schema, *, path: str = "", old: Any = None, waived: Collection[str] = ()
+    value: Any,
+    schema: Schema,
+    *,
+    path: str = "",
+    old: Any = None,
+    waived: Collection[str] = (),
+    whole: Schema | None = None,
 ) -> Iterator[Problem]:
     """Every problem of a value. ``old``: the value it replaces, for rules on what may change. ``waived``: rules to
-    skip."""
+    skip. ``whole``: the schema of the resource that the value is in."""
+    whole = schema if whole is None else whole
     if value is None and schema.get("nullable"):
         return
     wrong = _type_problem(value, schema)
@@ -159,9 +165,9 @@ def validate(
         return
     before = list(_bounds(value, schema, path))
     if isinstance(value, dict):
-        before += _object(value, schema, path, old, waived)
+        before += _object(value, schema, path, old, waived, whole)
     elif isinstance(value, list):
-        before += _list(value, schema, path, old, waived)
+        before += _list(value, schema, path, old, waived, whole)
     yield from before
     if not before:  # rules may rely on the schema
         yield from _rules(value, schema, path, old, waived)
@@ -177,7 +183,11 @@ def _type_problem(value: Any, schema: Schema) -> str:
         return ""
     if isinstance(value, _TYPES[expected]) and (expected == "boolean" or not isinstance(value, bool)):
         return ""
-    hint = f'; write "{_plain(value)}" in quotes' if expected == "string" and _is_scalar(value) else ""
+    hint = ""
+    if expected == "string" and _is_scalar(value):
+        hint = f'; write "{_plain(value)}" in quotes'
+    elif expected == "object" and schema.get("properties"):
+        hint = f"; allowed here: {', '.join(sorted(schema['properties']))}"
     return f"{_show(value)} is not {_ARTICLES.get(expected, f'a {expected}')}{hint}"
 
 
@@ -215,7 +225,7 @@ def _count(count: int, what: str, schema: Schema, least: str, most: str, path: s
 
 
 def _object(
-    value: dict[str, Any], schema: Schema, path: str, old: Any, waived: Collection[str]
+    value: dict[str, Any], schema: Schema, path: str, old: Any, waived: Collection[str], whole: Schema
 ) -> Iterator[Problem]:
     properties: Mapping[str, Schema] = schema.get("properties", {})
     others = schema.get("additionalProperties")
@@ -231,18 +241,45 @@ def _object(
         inner = properties.get(name, others if isinstance(others, Mapping) else None)
         if inner is not None:
             was = old.get(name) if isinstance(old, dict) else None
-            yield from validate(item, inner, path=_join(path, name), old=was, waived=waived)
+            yield from validate(item, inner, path=_join(path, name), old=was, waived=waived, whole=whole)
         elif not free:
-            near = difflib.get_close_matches(name, properties, 1, cutoff=0.72)
-            hint = f"did you mean {near[0]}? " if near else WHY_NOT.get(name, "")
             yield Problem(
                 _join(path, name),
-                f"unknown field; {hint}allowed here: {', '.join(sorted(properties)) or 'nothing'}",
+                f"unknown field; {_hint(name, properties, whole)}"
+                f"allowed here: {', '.join(sorted(properties)) or 'nothing'}",
             )
 
 
+def _hint(name: str, properties: Mapping[str, Schema], whole: Schema) -> str:
+    """What an unknown field may be meant for: a field with a similar name, else one of its name elsewhere."""
+    if near := difflib.get_close_matches(name, properties, 1, cutoff=0.72):
+        return f"did you mean {near[0]}? "
+    if name == "valueFrom":
+        return "secretKeyRef is here without it; " if "secretKeyRef" in properties else OF_A_VARIABLE
+    if name == "tls":
+        return TLS
+    if places := list(_places(name, whole, "")):
+        return f"it is a field of {' and of '.join(places[:2])}; "
+    return ""
+
+
+def _places(name: str, schema: Schema, path: str, depth: int = DEEPEST) -> Iterator[str]:
+    """The paths of objects with a field of this name, outer ones first."""
+    properties: Mapping[str, Schema] = schema.get("properties", {})
+    if path == "status":
+        return
+    if name in properties and path:
+        yield path
+    if depth:
+        for inner, below in properties.items():
+            at = _join(path, inner)
+            yield from _places(name, below, at, depth - 1)
+            if "items" in below:
+                yield from _places(name, below["items"], f"{at}[]", depth - 1)
+
+
 def _list(
-    value: list[Any], schema: Schema, path: str, old: Any, waived: Collection[str]
+    value: list[Any], schema: Schema, path: str, old: Any, waived: Collection[str], whole: Schema
 ) -> Iterator[Problem]:
     keys = schema.get("x-kubernetes-list-map-keys")
     kind = schema.get("x-kubernetes-list-type")
@@ -262,7 +299,7 @@ def _list(
             seen.add(identity(item))
         if "items" in schema:
             was = known.get(identity(item))
-            yield from validate(item, schema["items"], path=here, old=was, waived=waived)
+            yield from validate(item, schema["items"], path=here, old=was, waived=waived, whole=whole)
 
 
 def _rules(value: Any, schema: Schema, path: str, old: Any, waived: Collection[str]) -> Iterator[Problem]:
