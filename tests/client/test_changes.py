@@ -111,7 +111,7 @@ def test_a_question_on_a_terminal(run: Run, topic: str, shared_broker: InProcess
     delete = ("topic", "delete", topic)
     status, shown = on_a_terminal(*delete, answer=b"n\n", bootstrap=shared_broker.bootstrap)
     assert status == 1
-    assert "Delete 1 topic and all records in them? [y/N]" in shown
+    assert f"Delete topic {topic}, with all records? [y/N]" in shown
     assert shown.endswith("millstream: nothing was changed\r\n")
     assert partitions(run, topic) == 3
     status, shown = on_a_terminal(*delete, answer=b"y\n", bootstrap=shared_broker.bootstrap)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from millstream.configs import Setting
-from millstream.losses import losses, owner
+from millstream.losses import default_losses, losses, owner
 
 OWN = "DYNAMIC_TOPIC_CONFIG"
 
@@ -66,6 +66,25 @@ def test_a_reset_deletes_what_the_brokers_defaults_do_not_keep(
 ) -> None:
     there = settings(own=True, **own)
     found = losses(there, {}, [there[0].key], [settings(**broker) for broker in brokers])
+    assert bool(found) == bool(words)
+    assert words in "; ".join(found)
+
+
+@pytest.mark.parametrize(
+    ("now", "change", "reset", "words"),
+    [
+        ({"log_retention_hours": "168"}, {"log.retention.ms": "1000"}, [], "older than 1000 ms"),
+        ({"log_retention_ms": "-1"}, {"log.retention.minutes": "1"}, [], ""),  # the other counts
+        ({"log_retention_bytes": "-1"}, {"log.retention.bytes": "5"}, [], "beyond 5 bytes"),
+        ({"log_cleanup_policy": "delete"}, {"log.cleanup.policy": "compact"}, [], "all but the last record"),
+        ({"log_cleaner_threads": "1"}, {"log.cleaner.threads": "2"}, [], ""),
+        ({"log_retention_ms": "-1"}, {}, ["log.retention.ms"], "the default of retention.ms counts again"),
+    ],
+)
+def test_brokers_defaults_that_delete_records(
+    now: dict[str, str], change: dict[str, str], reset: list[str], words: str
+) -> None:
+    found = default_losses(settings(own=True, **now), change, reset)
     assert bool(found) == bool(words)
     assert words in "; ".join(found)
 

@@ -36,6 +36,29 @@ def found(*args: str, broker: InProcessBroker) -> list[dict[str, Any]]:
     return mirrors
 
 
+def test_change_of_a_copy_names_its_mirror(
+    west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
+) -> None:
+    topic, name = unique("copied"), unique("mirror")
+    create(west, topic, 1)
+    produce(west, topic, range(3))
+    start_mirror({"west": west.bootstrap}, east.bootstrap, topics={"include": [topic]}, name=name)
+    arrived(east, topic, [3])
+
+    def said(*words: str) -> str:
+        command = [str(MILLSTREAM), "--bootstrap", east.bootstrap, *words, "--yes"]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False).stderr
+
+    whose = f"topic {topic}: mirror {name} of west copies records into it"
+    eventually(
+        lambda: said("config", "set", f"topic/{topic}", "retention.ms=86400000"),
+        lambda shown: f"{whose}; what is deleted is not copied again" in shown,
+        "the worker has stored its progress",
+    )
+    assert said("config", "set", f"topic/{topic}", "retention.ms=-1") == ""
+    assert f"{whose}: it is created again, with what the source still has" in said("topic", "delete", topic)
+
+
 @pytest.mark.parametrize("naming", ["Same", "Prefixed"])
 def test_status_lists_mirrors_of_cluster(
     west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror, naming: str

@@ -42,6 +42,24 @@ def losses(
     ]
 
 
+def default_losses(
+    settings: Sequence[Setting], set_configs: Mapping[str, str], delete_configs: Sequence[str] = ()
+) -> list[str]:
+    """What topics without settings of their own lose by a change of a broker's configuration, in words."""
+    now = {one.key: one.value or "" for one in settings}
+    found = []
+    for key, defaults in OF_BROKERS.items():
+        if any(
+            one.own and one.key == name and name in delete_configs for one in settings for name, _ in defaults
+        ):
+            found.append(f"the default of {key} counts again, which may delete records")
+            continue
+        changed = [Setting(name, value, "", False) for name, value in {**now, **set_configs}.items()]
+        if words := _lost(key, _default(key, settings) or "", _default(key, changed) or ""):
+            found.append(f"in topics without {key} of their own, {words}")
+    return found
+
+
 def _lost(key: str, before: str, after: str) -> str:
     if key == POLICY:
         added = _policies(after) - _policies(before)

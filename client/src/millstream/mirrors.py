@@ -21,7 +21,7 @@ from confluent_kafka.admin import ConfigResource, ResourceType
 
 from millstream.commit_metadata import metadata_of
 from millstream.connection import REQUEST_TIMEOUT_S, Cluster, kafka_errors, results
-from millstream.errors import BadInput, UnknownGroup
+from millstream.errors import BadInput, MillstreamError, UnknownGroup
 from millstream.topics import kafka_id, watermarks
 
 PREFIX = "millstream-mirror."
@@ -101,13 +101,7 @@ def mirror_status(
     with kafka_errors():  # list_consumer_groups leaves out mirrors' groups, whose members do not consume
         groups = cluster.admin.list_groups(timeout=REQUEST_TIMEOUT_S)
     states = {str(group.id): (str(group.state), len(group.members)) for group in groups}
-    mirrors = [
-        (group, mirror, source)
-        for group in states
-        if group.startswith(PREFIX)
-        for mirror, _, source in (group.removeprefix(PREFIX).rpartition("."),)
-        if mirror and name in (None, mirror)
-    ]
+    mirrors = [found for found in _mirrors(states) if name in (None, found[1])]
     if name is not None and not mirrors:
         raise UnknownGroup(
             f'no mirror "{name}" has progress in this cluster',
@@ -121,6 +115,32 @@ def mirror_status(
     return [
         _mirror(cluster, group, mirror, source, states[group], given.get(source), shared=named[source] > 1)
         for group, mirror, source in sorted(mirrors, key=lambda one: one[1:])
+    ]
+
+
+def writers_of(cluster: Cluster, topic: str) -> list[str]:
+    """The mirrors that copy records into a topic, as ``mirror MIRROR of SOURCE``; none that this user may not see."""
+    found = []
+    try:
+        with kafka_errors():
+            groups = [str(group.id) for group in cluster.admin.list_groups(timeout=REQUEST_TIMEOUT_S)]
+        for group, mirror, source in sorted(_mirrors(groups)):
+            progress = {at: one for at, one in _progress_of(cluster, group).items() if at[0] == topic}
+            if progress and topic not in _promoted(cluster, progress):
+                found.append(f"mirror {mirror} of {source}")
+    except MillstreamError:
+        return []
+    return found
+
+
+def _mirrors(groups: Iterable[str]) -> list[tuple[str, str, str]]:
+    """The groups of mirrors among these, each with the names of the mirror and of its source."""
+    return [
+        (group, mirror, source)
+        for group in groups
+        if group.startswith(PREFIX)
+        for mirror, _, source in (group.removeprefix(PREFIX).rpartition("."),)
+        if mirror
     ]
 
 

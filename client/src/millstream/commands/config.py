@@ -9,7 +9,8 @@ import click
 
 from millstream.configs import Resource, alter_configs, describe_brokers, describe_configs
 from millstream.errors import BadInput
-from millstream.losses import losses, owner, resets_a_limit
+from millstream.losses import default_losses, losses, owner, resets_a_limit
+from millstream.mirrors import writers_of
 from millstream.options import Settings, common, confirm, dry_run, pairs, yes
 from millstream.output import show, tell
 
@@ -86,7 +87,13 @@ def confirm_losses(
         click.echo(f"topic {topic}: {whose}", err=True)
     brokers = describe_brokers(settings.cluster) if resets_a_limit(there, resets) else ()
     if lost := losses(there, configs, resets, brokers):
+        if not whose and (mirrors := writers_of(settings.cluster, topic)):
+            click.echo(f"topic {topic}: {of_mirrors(mirrors)}; what is deleted is not copied again", err=True)
         confirm(command, f"Change topic {topic}? {'; '.join(lost)}.", yes=yes)
+
+
+def of_mirrors(mirrors: Sequence[str]) -> str:
+    return f"{' and '.join(mirrors)} {'copies' if len(mirrors) == 1 else 'copy'} records into it"
 
 
 def _alter(
@@ -102,7 +109,9 @@ def _alter(
     alter_configs(cluster, asked, configs, resets, validate_only=True)
     if not dry_run:
         if asked.kind == "broker":
-            confirm(command, f"Change the configuration of {asked} while it runs?", yes=yes)
+            lost = default_losses(describe_configs(cluster, asked), configs, resets)
+            question = f"Change the configuration of {asked} while it runs?"
+            confirm(command, f"{question} {'; '.join(lost)}." if lost else question, yes=yes)
         else:
             confirm_losses(settings, command, asked.name, configs, resets, yes)
         alter_configs(cluster, asked, configs, resets)

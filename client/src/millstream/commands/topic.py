@@ -7,10 +7,11 @@ from functools import partial
 
 import click
 
-from millstream.commands.config import confirm_losses
+from millstream.commands.config import confirm_losses, of_mirrors
 from millstream.configs import Resource, describe_configs
 from millstream.errors import BadInput, Failed, Interrupted
 from millstream.losses import owner
+from millstream.mirrors import writers_of
 from millstream.options import TOPIC, Settings, Whole, common, confirm, dry_run, pairs, yes
 from millstream.output import ids, printable, show, show_table, tell
 from millstream.topics import (
@@ -210,7 +211,11 @@ def topic_delete(settings: Settings, names: tuple[str, ...], dry_run: bool, yes:
     for one in details:
         if whose := owner(describe_configs(cluster, Resource("topic", one.name))):
             click.echo(f"topic {one.name}: {whose}: it is created again", err=True)
-    confirm("topic delete", f"Delete {count(len(details), 'topic')} and all records in them?", yes=yes)
+        elif mirrors := writers_of(cluster, one.name):
+            again = "it is created again, with what the source still has"
+            click.echo(f"topic {one.name}: {of_mirrors(mirrors)}: {again}", err=True)
+    which = f"topic {details[0].name}" if len(details) == 1 else f"{len(details)} topics"
+    confirm("topic delete", f"Delete {which}, with all records?", yes=yes)
     deleted: list[str] = []
     try:
         for one in details:
