@@ -294,3 +294,4 @@ def test_commands_of_other_packages_are_there() -> None:
     ended = millstream("no-such-command", bootstrap=None)
     assert ended.returncode == 2
     assert "No such command" in ended.stderr.decode()
+    assert "Did you mean 'local'?" in millstream("locl", bootstrap=None).stderr.decode()

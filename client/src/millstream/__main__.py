@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from importlib.util import find_spec
 
 PACKAGES = ("click", "rich")
 """What the extra ``command`` adds."""
@@ -10,13 +11,10 @@ PACKAGES = ("click", "rich")
 
 def main() -> None:
     """Run the command, or say what to install: the library alone has no command."""
-    try:
-        from millstream.cli import main as run
-    except ModuleNotFoundError as error:
-        missing = (error.name or "").partition(".")[0]
-        if missing not in PACKAGES:
-            raise
+    if missing := next((package for package in PACKAGES if find_spec(package) is None), ""):
         sys.exit(f"millstream: the command needs {missing}: pip install 'millstream[command]'")
+    from millstream.cli import main as run
+
     run()
 
 

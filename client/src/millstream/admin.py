@@ -12,9 +12,10 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Literal
 
+from millstream.client_config import DEFAULT_BOOTSTRAP
 from millstream.clusters import ClusterInfo, describe_cluster
 from millstream.configs import BROKER, TOPIC, Resource, Setting, alter_configs, describe_configs
-from millstream.connection import DEFAULT_BOOTSTRAP, Cluster, cluster_of
+from millstream.connection import Cluster, cluster_of
 from millstream.errors import BadInput, Failed
 from millstream.groups import (
     Group,

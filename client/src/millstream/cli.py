@@ -11,30 +11,35 @@ manifests or the input are invalid; 130 interrupted.
 from __future__ import annotations
 
 import errno
+import importlib
 import signal
 import sys
 from importlib.metadata import EntryPoint, entry_points
 
 import click
-from click.exceptions import NoArgsIsHelpError
+from click.exceptions import NoArgsIsHelpError, NoSuchCommand
 
 from millstream import __version__, streams
-from millstream.commands.audit import audit
-from millstream.commands.cluster import cluster
-from millstream.commands.completion import completion
-from millstream.commands.config import config
-from millstream.commands.doctor import doctor
-from millstream.commands.group import group
-from millstream.commands.mirror import mirror
-from millstream.commands.records import consume_command, produce_command
-from millstream.commands.stray import stray
-from millstream.commands.top import top
-from millstream.commands.topic import topic
 from millstream.errors import MillstreamError
 from millstream.options import Settings, common
 from millstream.output import printable
 
 COMMANDS = "millstream.commands"
+OWN = {
+    "audit": "audit",
+    "cluster": "cluster",
+    "completion": "completion",
+    "config": "config",
+    "consume": "records:consume_command",
+    "doctor": "doctor",
+    "group": "group",
+    "mirror": "mirror",
+    "produce": "records:produce_command",
+    "stray": "stray",
+    "top": "top",
+    "topic": "topic",
+}
+"""Each command's module, and its name there if it has another."""
 FAILED, USAGE, INTERRUPTED = 1, 2, 130
 
 
@@ -45,16 +50,27 @@ class Commands(click.Group):
         return {entry.name: entry for entry in entry_points(group=COMMANDS)}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted({*super().list_commands(ctx), *self._others()})
+        return sorted({*OWN, *self._others()})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if found := super().get_command(ctx, cmd_name):
-            return found
-        if other := self._others().get(cmd_name):
+        if place := OWN.get(cmd_name):
+            module, _, name = place.partition(":")
+            command = getattr(importlib.import_module(f"{COMMANDS}.{module}"), name or module)
+        elif other := self._others().get(cmd_name):
             command = other.load()
-            assert isinstance(command, click.Command)
-            return command
-        return None
+        else:
+            return None
+        assert isinstance(command, click.Command)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """An unknown command is compared with all there are, not only with imported ones."""
+        try:
+            return super().resolve_command(ctx, args)
+        except NoSuchCommand as error:
+            raise NoSuchCommand(args[0], possibilities=self.list_commands(ctx), ctx=ctx) from error
 
     def invoke(self, ctx: click.Context) -> None:
         """Run the command, and raise the exceptions that `main` handles, not click's."""
@@ -84,12 +100,6 @@ class Ended(click.ClickException):
 def cli(context: click.Context) -> None:
     """Topics, records, groups and configuration of a Millstream or Kafka cluster."""
     context.ensure_object(Settings)
-
-
-for command in (
-    audit, topic, group, cluster, config, mirror, stray, produce_command, consume_command, doctor, top, completion,
-):  # fmt: skip
-    cli.add_command(command)
 
 
 def main() -> None:

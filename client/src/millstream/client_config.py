@@ -19,6 +19,7 @@ from millstream.errors import BadInput
 
 MAX_BYTES: Final = 1 << 20
 BOOTSTRAP: Final = "bootstrap.servers"
+DEFAULT_BOOTSTRAP: Final = "localhost:9092"
 ENDING: Final = ".properties"
 SECRETS: Final = (".password", ".secret")
 """Endings of keys whose values may end with a backslash."""

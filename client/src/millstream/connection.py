@@ -20,10 +20,10 @@ from confluent_kafka.admin import AdminClient
 
 from millstream import client_config, client_properties, listener, sasl
 from millstream.addresses import host_port
+from millstream.client_config import DEFAULT_BOOTSTRAP
 from millstream.errors import BadInput, Failed, NoLeader, UnknownTopic, Unreachable
 from millstream.retriable import is_retriable
 
-DEFAULT_BOOTSTRAP: Final = "localhost:9092"
 CONNECT_TIMEOUT_S: Final = 3.0
 REQUEST_TIMEOUT_S: Final = 10.0
 ATTEMPTS_S: Final = (1.0, 1.0, CONNECT_TIMEOUT_S)

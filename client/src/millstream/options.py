@@ -6,17 +6,17 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
 
 from millstream import client_config
-from millstream.client_config import ClientConfig
-from millstream.connection import DEFAULT_BOOTSTRAP, Cluster
+from millstream.client_config import DEFAULT_BOOTSTRAP, ClientConfig
 from millstream.errors import BadInput, Declined, MillstreamError
-from millstream.groups import list_groups
-from millstream.topics import list_topics
+
+if TYPE_CHECKING:  # Kafka's client is imported by the commands that use it
+    from millstream.connection import Cluster
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -35,6 +35,8 @@ class Settings:
     @property
     def cluster(self) -> Cluster:
         """The cluster of --bootstrap, else of the file, else of the environment, with the file's settings."""
+        from millstream.connection import Cluster
+
         found = self._client_config()
         bootstrap = self.bootstrap or found.bootstrap or os.environ.get("MILLSTREAM_BOOTSTRAP")
         return Cluster(bootstrap or DEFAULT_BOOTSTRAP, found.settings, found.where)
@@ -165,5 +167,17 @@ class Name(click.ParamType[str]):
         return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 
 
-TOPIC = Name("topic", lambda cluster: [one.name for one in list_topics(cluster, internal=True)])
-GROUP = Name("group", lambda cluster: [one.group for one in list_groups(cluster)])
+def _topics(cluster: Cluster) -> list[str]:
+    from millstream.topics import list_topics
+
+    return [topic.name for topic in list_topics(cluster, internal=True)]
+
+
+def _groups(cluster: Cluster) -> list[str]:
+    from millstream.groups import list_groups
+
+    return [group.group for group in list_groups(cluster)]
+
+
+TOPIC = Name("topic", _topics)
+GROUP = Name("group", _groups)

@@ -10,8 +10,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.table import Table
 
 from millstream.options import Settings
 
@@ -46,6 +44,9 @@ def printable(text: str) -> str:
 
 def show_table(head: tuple[str, ...], rows: Sequence[Row]) -> None:
     """Numbers are aligned to the right; None shows as "-"."""
+    from rich.console import Console  # some commands print no table
+    from rich.table import Table
+
     table = Table(box=None, pad_edge=False, header_style="bold")
     for index, name in enumerate(head):
         number = bool(rows) and all(isinstance(row[index], int | None) for row in rows)

@@ -16,7 +16,8 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
 
-from millstream.connection import DEFAULT_BOOTSTRAP, Cluster, cluster_of, unexpected
+from millstream.client_config import DEFAULT_BOOTSTRAP
+from millstream.connection import Cluster, cluster_of, unexpected
 from millstream.consuming.group import GroupMembership
 from millstream.consuming.message import Decoders
 from millstream.consuming.settings import ConnectorSettings

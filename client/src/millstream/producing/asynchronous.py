@@ -6,7 +6,8 @@ import asyncio
 from types import TracebackType
 from typing import Any, Self
 
-from millstream.connection import DEFAULT_BOOTSTRAP, Cluster
+from millstream.client_config import DEFAULT_BOOTSTRAP
+from millstream.connection import Cluster
 from millstream.errors import BufferFull, Closed, MillstreamError
 from millstream.producing.producer import Delivery, Headers, OnDelivery, Producer
 from millstream.serdes import Serializer

@@ -19,7 +19,8 @@ from typing import Any, Final, Self, TypeAlias
 
 import confluent_kafka
 
-from millstream.connection import DEFAULT_BOOTSTRAP, Cluster, cluster_of, failed, unexpected
+from millstream.client_config import DEFAULT_BOOTSTRAP
+from millstream.connection import Cluster, cluster_of, failed, unexpected
 from millstream.errors import (
     BadInput,
     BufferFull,
