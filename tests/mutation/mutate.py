@@ -77,6 +77,17 @@ AREAS = {
             "group_static_members",
             "group_subscriptions",
             "group_stateful",
+            "group_transactional_offsets",
+        ),
+    ),
+    "transactions": Area(
+        "millstream_broker/transactions/*.py",
+        "tests/broker/transactions",
+        (
+            "transaction_coordinator",
+            "transaction_id_pattern",
+            "transaction_records",
+            "transaction_stateful",
         ),
     ),
     "coordinator": Area(

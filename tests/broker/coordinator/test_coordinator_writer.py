@@ -9,7 +9,13 @@ from collections.abc import Iterator
 import pytest
 
 from millstream_broker.coordinator import writer as writer_module
-from millstream_broker.coordinator.effects import KeyValue, StoreRecords
+from millstream_broker.coordinator.effects import (
+    KeyValue,
+    StoreMarker,
+    StoreRecords,
+    TransactionalProducer,
+    TransactionMarker,
+)
 from millstream_broker.coordinator.writer import BATCH_BYTES, BATCH_RECORDS, Late, PartitionWriter
 from millstream_harness.group_drivers import PATIENCE_S, until
 from millstream_kafka.batch import Buffer, Record, read_records
@@ -27,6 +33,9 @@ class Topic:
 
     def __init__(self) -> None:
         self.appended: list[tuple[int, list[Record]]] = []
+        self.producers: list[TransactionalProducer | None] = []
+        self.markers: list[tuple[int, TransactionMarker]] = []
+        """With the number of batches before it."""
         self.under_way = 0
         self.writable = asyncio.Event()
         self.writable.set()
@@ -38,12 +47,18 @@ class Topic:
     async def create(self) -> int:
         return 1
 
-    async def append(self, partition: int, batch: bytes) -> None:
+    async def append_marker(self, partition: int, marker: TransactionMarker) -> None:
+        self.markers.append((len(self.appended), marker))
+
+    async def append(
+        self, partition: int, batch: bytes, producer: TransactionalProducer | None = None
+    ) -> None:
         self.under_way += 1
         await self.writable.wait()
         if self.failure is not None:
             raise self.failure
         self.appended.append((partition, list(read_records(batch))))
+        self.producers.append(producer)
 
     def read_all(self, partition: int) -> Iterator[Buffer]:
         return iter(())
@@ -265,3 +280,21 @@ async def test_writes_beyond_the_limit_of_late_ones_are_refused(monkeypatch: pyt
     writing.writer.write(StoreRecords(5, 0, [(b"a", b"")]))
     await until(lambda: ([5], NONE) in writing.answers)
     await writing.finish()
+
+
+async def test_records_of_a_transaction_and_markers_keep_their_place_and_have_batches_of_their_own() -> None:
+    writing = Writing()
+    await writing.begin_append()
+    producer = TransactionalProducer(5, 0)
+    marker = TransactionMarker(5, 1, 0, True, 2)
+    writing.writer.write(StoreRecords(1, 0, [(b"a", b"")]))
+    writing.writer.write(StoreRecords(2, 0, [(b"b", b"")]))
+    writing.writer.write(StoreRecords(3, 0, [(b"c", b"")], producer))
+    writing.writer.write(StoreMarker(4, 0, marker))
+    writing.writer.write(StoreRecords(5, 0, [(b"d", b"")]))
+    await writing.finish()
+    assert writing.answers == [(writes, NONE) for writes in ([0], [1, 2], [3], [4], [5])]
+    keys = [[record.key for record in records] for _, records in writing.topic.appended]
+    assert keys == [[b"first"], [b"a", b"b"], [b"c"], [b"d"]]
+    assert writing.topic.markers == [(3, marker)]
+    assert writing.topic.producers == [None, None, producer, None]

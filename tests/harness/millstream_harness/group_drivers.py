@@ -9,8 +9,10 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 
+from millstream_broker.coordinator.effects import TransactionalProducer, TransactionMarker
 from millstream_broker.groups.driver import GroupDriver
 from millstream_broker.groups.messages import Commit, GroupConfig, Join, JoinResult, OffsetToCommit, Sync
+from millstream_kafka.control_batch import EndTransactionMarker, build_marker
 from millstream_kafka.protocol.schema import ZERO_UUID
 
 TOPICS = {"t": uuid.uuid4()}
@@ -45,9 +47,22 @@ class SharedTopic:
         self.exists = True
         return 1
 
-    async def append(self, partition: int, batch: bytes) -> None:
+    async def append(
+        self, partition: int, batch: bytes, producer: TransactionalProducer | None = None
+    ) -> None:
         await self.writable.wait()
         self.batches.append(batch)
+
+    async def append_marker(self, partition: int, marker: TransactionMarker) -> None:
+        await self.writable.wait()
+        self.batches.append(
+            build_marker(
+                EndTransactionMarker(marker.committed, marker.coordinator_epoch),
+                producer_id=marker.producer_id,
+                producer_epoch=marker.producer_epoch,
+                timestamp=0,
+            )
+        )
 
     def read_all(self, partition: int) -> Iterator[bytes]:
         self.attempts += 1

@@ -9,7 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from millstream_broker.coordinator.effects import Reply, StoreRecords
+from millstream_broker.coordinator.effects import (
+    Reply,
+    StoreMarker,
+    StoreRecords,
+    TransactionalProducer,
+    TransactionMarker,
+)
 from millstream_broker.groups.group import Group
 from millstream_broker.groups.messages import (
     Commit,
@@ -20,11 +26,13 @@ from millstream_broker.groups.messages import (
     OffsetToCommit,
     Sync,
     SyncResult,
+    TransactionalCommit,
 )
 from millstream_broker.groups.records import LoadedGroups, read_groups
 from millstream_broker.groups.shard import GroupCoordinatorShard
 from millstream_broker.runtime.steps import to_the_end
-from millstream_kafka.batch import Record, build_batch
+from millstream_kafka.batch import NO_PRODUCER, Record, build_batch
+from millstream_kafka.control_batch import EndTransactionMarker, build_marker
 from millstream_kafka.protocol.errors import ErrorCode
 from millstream_kafka.protocol.schema import ZERO_UUID
 from millstream_kafka.topic_partition import TopicPartition
@@ -76,6 +84,28 @@ class Call:
         return self.replies[0]
 
 
+Store = StoreRecords | StoreMarker
+
+
+def batch_of(store: Store) -> bytes:
+    """What the log has of it."""
+    if isinstance(store, StoreMarker):
+        marker = store.marker
+        return build_marker(
+            EndTransactionMarker(marker.committed, marker.coordinator_epoch),
+            producer_id=marker.producer_id,
+            producer_epoch=marker.producer_epoch,
+            timestamp=0,
+        )
+    producer = store.producer
+    return build_batch(
+        [Record(key, value, 0) for key, value in store.records],
+        producer_id=NO_PRODUCER if producer is None else producer.producer_id,
+        producer_epoch=-1 if producer is None else producer.producer_epoch,
+        transactional=producer is not None,
+    )
+
+
 class Machine:
     """Drives a coordinator. Stores succeed at once unless ``hold`` is set; then ``release`` completes the oldest."""
 
@@ -94,9 +124,9 @@ class Machine:
         self.now = 0
         self.hold = False
         self.fail_with = ErrorCode.NONE
-        self.held: list[StoreRecords] = []
-        self.log: list[StoreRecords] = []
-        self.late: list[StoreRecords] = []
+        self.held: list[Store] = []
+        self.log: list[Store] = []
+        self.late: list[Store] = []
         """Stores that are behind those in ``log``, and not committed yet."""
         self.calls: list[Call] = []
         if empty:
@@ -143,6 +173,34 @@ class Machine:
                 else:
                     self._end(effect, self.fail_with)
 
+    def commit_in_transaction(
+        self,
+        producer_id: int,
+        offset: int,
+        *,
+        group: str = "g",
+        partition: int = 0,
+        member: str = "",
+        generation: int = -1,
+    ) -> Call:
+        call = self.call(f"commit {offset} of producer {producer_id}")
+        commit = Commit(
+            group, [OffsetToCommit("t", partition, offset, topic_id=self.topic_id("t"))], member, generation
+        )
+        event = TransactionalCommit(commit, TransactionalProducer(producer_id, 0))
+        self.coordinator.transactional.commit(call, event)
+        self.carry_out()
+        return call
+
+    def end_transaction(self, producer_id: int, *, committed: bool, group_id: str = "g") -> Call:
+        """Store a marker in the partition of the group."""
+        call = self.call("end_transaction")
+        partition = self.coordinator.state.partition_of(group_id)
+        marker = TransactionMarker(producer_id, 0, 0, committed, 2)
+        self.coordinator.transactional.complete(call, partition, marker)
+        self.carry_out()
+        return call
+
     def release(self, error: ErrorCode = ErrorCode.NONE) -> None:
         self._end(self.held.pop(0), error)
         self.carry_out()
@@ -161,7 +219,7 @@ class Machine:
         self.coordinator.state.stored([store.write for store in late], ErrorCode.NONE)
         self.carry_out()
 
-    def _end(self, store: StoreRecords, error: ErrorCode) -> None:
+    def _end(self, store: Store, error: ErrorCode) -> None:
         if not error:
             self.commit_late()  # they are before it in the log
             self.log.append(store)
@@ -183,9 +241,7 @@ class Machine:
         return fresh
 
     def stored_groups(self) -> list[Group]:
-        return read_groups(
-            build_batch([Record(key, value, 0) for key, value in store.records]) for store in self.log
-        ).groups
+        return read_groups(batch_of(store) for store in self.log).groups
 
     # ---- calls
 

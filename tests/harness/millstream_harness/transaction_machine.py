@@ -109,6 +109,7 @@ class TransactionMachine:
                     assert isinstance(effect.caller, list)
                     effect.caller.append(effect.result)
                 else:
+                    assert isinstance(effect, StoreRecords)
                     self.held.append(effect)
             if self.held and not self.holds:
                 self.store()

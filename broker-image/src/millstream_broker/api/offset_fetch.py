@@ -78,19 +78,31 @@ def handle(
     if context.version >= offset_fetch.IDS_SINCE:
         response = OffsetFetchResponse()
         for requested in request.groups:
-            response.groups.append((yield from _fetch_by_id(rights, groups, replicas, requested)))
+            response.groups.append(
+                (yield from _fetch_by_id(rights, groups, replicas, requested, stable=request.require_stable))
+            )
         return response
     if context.version >= BATCHED_SINCE:
         answers = []
         for requested in request.groups:
             error, found = yield from _fetch(
-                rights, groups, requested.group_id, requested.topics, OffsetFetchResponsePartitions
+                rights,
+                groups,
+                requested.group_id,
+                requested.topics,
+                OffsetFetchResponsePartitions,
+                stable=request.require_stable,
             )
             topics = [OffsetFetchResponseTopics(name, partitions=each) for name, each in found]
             answers.append(OffsetFetchResponseGroup(requested.group_id, [] if error else topics, error))
         return OffsetFetchResponse(groups=answers)
     error, of_one = yield from _fetch(
-        rights, groups, request.group_id, request.topics, OffsetFetchResponsePartition
+        rights,
+        groups,
+        request.group_id,
+        request.topics,
+        OffsetFetchResponsePartition,
+        stable=request.require_stable,
     )
     is_told = not error or context.version < TOP_LEVEL_ERROR_SINCE
     return OffsetFetchResponse(
@@ -99,7 +111,12 @@ def handle(
 
 
 def _fetch_by_id(
-    rights: _Rights, groups: GroupDriver, replicas: Replicas, requested: OffsetFetchRequestGroup
+    rights: _Rights,
+    groups: GroupDriver,
+    replicas: Replicas,
+    requested: OffsetFetchRequestGroup,
+    *,
+    stable: bool,
 ) -> Steps[OffsetFetchResponseGroup]:
     """Positions are stored by name, with the topic's id: those of another topic of the name do not count."""
     known: Topics = None
@@ -120,7 +137,9 @@ def _fetch_by_id(
                     for index in topic.partition_indexes
                 ]
                 unknown.append(OffsetFetchResponseTopics("", topic.topic_id, missing))
-    error, found = yield from _fetch(rights, groups, requested.group_id, known, OffsetFetchResponsePartitions)
+    error, found = yield from _fetch(
+        rights, groups, requested.group_id, known, OffsetFetchResponsePartitions, stable=stable
+    )
     for name, partitions in found:
         topic_id = ids.get(name) or replicas.topic_id(name)
         if topic_id != ZERO_UUID:  # otherwise it was deleted meanwhile
@@ -136,6 +155,8 @@ def _fetch(
     group_id: str,
     topics: Topics,
     kind: Callable[[int, int, int, str, ErrorCode], P],
+    *,
+    stable: bool,
 ) -> Steps[tuple[ErrorCode, Iterable[tuple[str, list[P]]]]]:
     """Looks them up in batches: the result may or may not include a position committed in between."""
     error, by_topic = ErrorCode.NONE, dict[str, list[P]]()
@@ -159,11 +180,13 @@ def _fetch(
         ]
     for start in range(0, max(len(wanted), 1), AT_ONCE):
         some = wanted[start : start + AT_ONCE]
-        fetched = groups.fetch_offsets(group_id, some)
+        fetched = groups.fetch_offsets(group_id, some, stable=stable)
         error = error or fetched.error
         for name, index in some:
             committed = fetched.offsets.get((name, index))
-            if committed is not None:
+            if (name, index) in fetched.unstable and (topics is not None or committed is not None):
+                found = kind(index, -1, -1, "", ErrorCode.UNSTABLE_OFFSET_COMMIT)
+            elif committed is not None:
                 offset, epoch, metadata = committed.offset, committed.leader_epoch, committed.metadata
                 found = kind(index, offset, epoch, metadata, ErrorCode.NONE)
             elif topics is not None:

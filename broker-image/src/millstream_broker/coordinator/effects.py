@@ -19,12 +19,42 @@ class Reply:
 
 
 @dataclass(frozen=True, slots=True)
+class TransactionalProducer:
+    """Whose transaction records belong to. ``guard`` is what the partition's log needs to open the transaction."""
+
+    producer_id: int
+    producer_epoch: int
+    guard: object = None
+
+
+@dataclass(frozen=True, slots=True)
 class StoreRecords:
     """Append these records to a partition of the internal topic, then call ``stored([write], error)``."""
 
     write: int
     partition: int
     records: Sequence[KeyValue]
+    producer: TransactionalProducer | None = None
 
 
-Effect = Reply | StoreRecords
+@dataclass(frozen=True, slots=True)
+class TransactionMarker:
+    """The end of a producer's transaction."""
+
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int
+    committed: bool
+    transaction_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoreMarker:
+    """Append a marker, after the records that were to be stored before, then call ``stored([write], error)``."""
+
+    write: int
+    partition: int
+    marker: TransactionMarker
+
+
+Effect = Reply | StoreRecords | StoreMarker

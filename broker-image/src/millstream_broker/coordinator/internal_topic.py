@@ -12,9 +12,12 @@ from millstream_kafka.protocol.errors import ApiError
 
 from ..administration.topics import NewTopic, TopicAdministrator
 from ..log.append_origin import AppendOrigin
+from ..log.verifications import VerificationGuard
+from ..replication.markers import append_marker
 from ..replication.partition import Partition
 from ..replication.purgatory import DelayedProduce
 from ..replication.replicas import Replicas
+from .effects import TransactionalProducer, TransactionMarker
 from .writer import Late
 
 log = logging.getLogger(__name__)
@@ -102,8 +105,24 @@ class BrokerInternalTopic:
             )
         return len(topic.partitions)
 
-    async def append(self, partition: int, batch: bytes) -> None:
+    async def append_marker(self, partition: int, marker: TransactionMarker) -> None:
+        await append_marker(
+            self._replicas.partition(self.name, partition),
+            marker.producer_id,
+            marker.producer_epoch,
+            marker.coordinator_epoch,
+            committed=marker.committed,
+            transaction_version=marker.transaction_version,
+        )
+
+    async def append(
+        self, partition: int, batch: bytes, producer: TransactionalProducer | None = None
+    ) -> None:
         led = self._replicas.partition(self.name, partition)
+        if producer is not None and isinstance(producer.guard, VerificationGuard):
+            producers = led.log.producers
+            if not producers.is_open(producer.producer_id, producer.producer_epoch):
+                producers.verifications.verified(producer.guard)
         records = memoryview(bytearray(batch))
         appended = led.append(
             records, int(time() * 1000), timeout_ms=self._timeout_ms, origin=AppendOrigin.COORDINATOR

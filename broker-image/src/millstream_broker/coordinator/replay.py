@@ -9,7 +9,7 @@ import struct
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from millstream_kafka.batch import Buffer, crc_matches, read_header, read_records
+from millstream_kafka.batch import BatchHeader, Buffer, crc_matches, read_header, read_records
 from millstream_kafka.protocol.errors import ApiError
 from millstream_kafka.protocol.schema import MalformedRequest
 
@@ -31,13 +31,21 @@ class Skipped:
             self.examples.append(f"offset {offset}: {reason}")
 
 
-def replay(batches: Iterable[Buffer], apply: Callable[[bytes, bytes | None], None], skipped: Skipped) -> None:
+def replay(
+    batches: Iterable[Buffer],
+    apply: Callable[[bytes, bytes | None], None],
+    skipped: Skipped,
+    begin: Callable[[BatchHeader, Buffer], None] | None = None,
+) -> None:
     """Call ``apply`` with each record's key and value, in the order of the log; later records replace earlier ones.
 
+    ``begin`` is called before that with each batch, also with control batches, whose records are not applied.
     ``apply`` raises MalformedRequest, struct.error or ValueError for a record that it cannot read.
     """
     for batch in batches:
         header = read_header(batch)
+        if begin is not None:
+            begin(header, batch)
         if header.is_control:
             continue
         at = header.base_offset

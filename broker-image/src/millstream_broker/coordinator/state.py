@@ -16,7 +16,16 @@ from typing import Generic, TypeVar
 
 from millstream_kafka.protocol.errors import ErrorCode
 
-from .effects import Caller, Effect, KeyValue, Reply, StoreRecords
+from .effects import (
+    Caller,
+    Effect,
+    KeyValue,
+    Reply,
+    StoreMarker,
+    StoreRecords,
+    TransactionalProducer,
+    TransactionMarker,
+)
 from .partitioner import partition_for
 from .timers import Timers
 
@@ -133,9 +142,16 @@ class CoordinatorState(Generic[TimerKey]):
         records: Sequence[KeyValue],
         then: Continuation,
         if_late: Continuation | None = None,
+        producer: TransactionalProducer | None = None,
     ) -> None:
-        """Append records to the partition that holds the key."""
+        """Append records to the partition that holds the key, perhaps as part of a producer's transaction."""
         partition = self.partition_of(key)
         self._writes[self.next_write] = (partition, then, if_late)
-        self._effects.append(StoreRecords(self.next_write, partition, records))
+        self._effects.append(StoreRecords(self.next_write, partition, records, producer))
+        self.next_write += 1
+
+    def store_marker(self, partition: int, marker: TransactionMarker, then: Continuation) -> None:
+        """Append a marker to a partition. It is never late: its sender repeats one that is not committed in time."""
+        self._writes[self.next_write] = (partition, then, None)
+        self._effects.append(StoreMarker(self.next_write, partition, marker))
         self.next_write += 1

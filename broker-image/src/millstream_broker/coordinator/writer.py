@@ -19,11 +19,11 @@ from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from typing import Protocol
 
-from millstream_kafka.batch import Buffer, Record, build_batch
+from millstream_kafka.batch import NO_PRODUCER, Buffer, Record, build_batch
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 from millstream_process import supervision
 
-from .effects import StoreRecords
+from .effects import StoreMarker, StoreRecords, TransactionalProducer, TransactionMarker
 
 BATCH_BYTES = 128 * 1024
 """Well below any sensible max.message.bytes; a larger single write goes alone."""
@@ -60,8 +60,13 @@ class InternalTopic(Protocol):
     async def create(self) -> int:
         """Create the topic unless it exists; returns its number of partitions. Raises ApiError."""
 
-    async def append(self, partition: int, batch: bytes) -> None:
+    async def append(
+        self, partition: int, batch: bytes, producer: TransactionalProducer | None = None
+    ) -> None:
         """Return when the batch is committed as with acks=all. Raises ApiError: it is not in the log; or Late."""
+
+    async def append_marker(self, partition: int, marker: TransactionMarker) -> None:
+        """Return when the marker is committed. Raises ApiError: it may be in the log, and can be repeated."""
 
     def read_all(self, partition: int) -> Iterator[Buffer]:
         """Snapshot of every batch in the log; iterate it in a thread. OSError, ApiError."""
@@ -91,10 +96,10 @@ class PartitionWriter:
         """Their writes, by partition."""
         self._failing: dict[int, ErrorCode] = {}
         """Partitions whose last append was refused: clients try again many times a second, and the log says it once."""
-        self._queues: dict[int, deque[StoreRecords]] = {}
+        self._queues: dict[int, deque[StoreRecords | StoreMarker]] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
 
-    def write(self, store: StoreRecords) -> None:
+    def write(self, store: StoreRecords | StoreMarker) -> None:
         self._queues.setdefault(store.partition, deque()).append(store)
         if store.partition not in self._tasks:
             self._tasks[store.partition] = supervision.keep(
@@ -119,6 +124,10 @@ class PartitionWriter:
     async def _drain(self, partition: int) -> None:
         queue = self._queues[partition]
         while queue:
+            if isinstance(marker := queue[0], StoreMarker):
+                queue.popleft()
+                await self._append_marker(marker)
+                continue
             stores = self._take(queue)
             writes = [store.write for store in stores]
             if self._late_writes[partition] >= MOST_LATE:
@@ -154,21 +163,44 @@ class PartitionWriter:
         return error.code
 
     @staticmethod
-    def _take(queue: deque[StoreRecords]) -> list[StoreRecords]:
-        stores = [queue.popleft()]
-        size, count = _size(stores[0]), len(stores[0].records)
-        while queue:
-            size, count = size + _size(queue[0]), count + len(queue[0].records)
-            if size > BATCH_BYTES or count > BATCH_RECORDS:
+    def _take(queue: deque[StoreRecords | StoreMarker]) -> list[StoreRecords]:
+        """The next stores for one batch; those of a transaction are in batches of their own."""
+        first = queue.popleft()
+        assert isinstance(first, StoreRecords)
+        stores, size, count = [first], _size(first), len(first.records)
+        while queue and isinstance(following := queue[0], StoreRecords):
+            size, count = size + _size(following), count + len(following.records)
+            if size > BATCH_BYTES or count > BATCH_RECORDS or first.producer or following.producer:
                 break
-            stores.append(queue.popleft())
+            stores.append(following)
+            queue.popleft()
         return stores
+
+    async def _append_marker(self, store: StoreMarker) -> None:
+        error = ErrorCode.NONE
+        try:
+            await self._topic.append_marker(store.partition, store.marker)
+        except ApiError as refusal:
+            error = refusal.code
+        except Exception:  # a defect, or an unknown disk error: never report success
+            logger.exception("%s-%d: cannot append a marker", self._topic.name, store.partition)
+            error = ErrorCode.UNKNOWN_SERVER_ERROR
+        self._stored([store.write], error)
 
     async def _append(self, partition: int, stores: list[StoreRecords]) -> ErrorCode:
         now = int(time.time() * 1000)
-        batch = build_batch(Record(key, value, now) for store in stores for key, value in store.records)
+        producer = stores[0].producer
+        batch = build_batch(
+            (Record(key, value, now) for store in stores for key, value in store.records),
+            producer_id=NO_PRODUCER if producer is None else producer.producer_id,
+            producer_epoch=-1 if producer is None else producer.producer_epoch,
+            transactional=producer is not None,
+        )
         try:
-            await self._topic.append(partition, batch)
+            if producer is None:
+                await self._topic.append(partition, batch)
+            else:
+                await self._topic.append(partition, batch, producer)
         except Late:
             raise
         except ApiError as error:

@@ -9,6 +9,7 @@ from uuid import UUID
 from millstream_kafka.protocol.errors import ErrorCode
 from millstream_kafka.topic_partition import TopicPartition
 
+from ..coordinator.effects import TransactionMarker
 from ..coordinator.runtime import CoordinatorRuntime
 from ..coordinator.writer import InternalTopic
 from .group import Group
@@ -25,6 +26,7 @@ from .messages import (
     LeavingMember,
     Sync,
     SyncResult,
+    TransactionalCommit,
 )
 from .shard import GroupCoordinatorShard
 
@@ -110,8 +112,23 @@ class GroupDriver:
         )
         return result
 
-    def fetch_offsets(self, group_id: str, partitions: Iterable[TopicPartition] | None) -> FetchedOffsets:
-        return self._coordinator.offsets.fetch(group_id, partitions)
+    async def commit_in_transaction(self, event: TransactionalCommit) -> CommitResult:
+        result: CommitResult = await self._runtime.call(
+            lambda caller: self._coordinator.transactional.commit(caller, event)
+        )
+        return result
+
+    async def complete_transaction(self, partition: int, marker: TransactionMarker) -> ErrorCode:
+        """Write a marker to a partition of __consumer_offsets: offsets of the transaction count, or are dropped."""
+        result: ErrorCode = await self._runtime.call(
+            lambda caller: self._coordinator.transactional.complete(caller, partition, marker)
+        )
+        return result
+
+    def fetch_offsets(
+        self, group_id: str, partitions: Iterable[TopicPartition] | None, *, stable: bool = False
+    ) -> FetchedOffsets:
+        return self._coordinator.offsets.fetch(group_id, partitions, stable=stable)
 
     def committed_partitions(self, group_id: str) -> list[TopicPartition]:
         return self._coordinator.offsets.partitions_of(group_id)

@@ -47,8 +47,9 @@ class CommittedOffset:
     expire_timestamp: int = -1
     topic_id: uuid.UUID = ZERO_UUID
     """The id of the topic; ZERO_UUID if the record has none."""
-    written: int = 0
-    """The number of the write that stored it: of two commits, the one later in the log counts."""
+    written: int = field(default=0, compare=False)
+    """The number of the write that stored it, or less for what was loaded: of two commits, the one later in the log
+    counts."""
 
     @property
     def has_expiry(self) -> bool:
@@ -96,6 +97,8 @@ class Group:
     subscribed: frozenset[str] | None = None
     """Topics that the members of this generation consume; None if unknown."""
     offsets: dict[tuple[str, int], CommittedOffset] = field(default_factory=dict)
+    transactional_offsets: dict[int, dict[tuple[str, int], CommittedOffset]] = field(default_factory=dict)
+    """Offsets of open transactions, by producer id."""
     commits_in_flight: Counter[tuple[str, int]] = field(default_factory=Counter)
     initial_delay_left_ms: int | None = None
     """While an empty group gathers its first members: the time by which the join may still be delayed."""
@@ -177,6 +180,24 @@ class Group:
         if joined and self.leader not in joined:
             self.leader = joined[0]
         return bool(joined)
+
+    def is_unstable(self, where: tuple[str, int]) -> bool:
+        """Whether an open transaction may still change the offset."""
+        return any(where in offsets for offsets in self.transactional_offsets.values())
+
+    def commit_if_later(self, where: tuple[str, int], committed: CommittedOffset) -> None:
+        """Take an offset, unless there is one that is later in the log."""
+        if where not in self.offsets or self.offsets[where].written < committed.written:
+            self.offsets[where] = committed
+
+    def drop_transactional(self, partitions: Iterable[tuple[str, int]], write: int) -> None:
+        """These offsets were deleted by that write: transactions have none there any more."""
+        if not self.transactional_offsets:
+            return
+        for where in partitions:
+            for offsets in self.transactional_offsets.values():
+                if where in offsets and offsets[where].written < write:
+                    del offsets[where]
 
     def commits_ended(self, partitions: Iterable[tuple[str, int]]) -> None:
         """These commits are no longer in flight."""

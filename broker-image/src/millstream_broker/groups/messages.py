@@ -10,6 +10,7 @@ from millstream_kafka.protocol.errors import ErrorCode
 from millstream_kafka.protocol.schema import ZERO_UUID
 from millstream_kafka.topic_partition import TopicPartition
 
+from ..coordinator.effects import TransactionalProducer
 from .group import CommittedOffset, GroupState
 
 
@@ -110,6 +111,14 @@ class Commit:
     """The error for a member of a group that does not exist."""
 
 
+@dataclass(frozen=True, slots=True)
+class TransactionalCommit:
+    """A commit that counts once the producer's transaction is committed."""
+
+    commit: Commit
+    producer: TransactionalProducer
+
+
 CommitResult = Mapping[TopicPartition, ErrorCode]
 
 
@@ -150,3 +159,5 @@ class GroupListing:
 class FetchedOffsets:
     error: ErrorCode
     offsets: Mapping[TopicPartition, CommittedOffset | None] = field(default_factory=dict)
+    unstable: frozenset[TopicPartition] = frozenset()
+    """If stable ones are required: partitions whose offsets an open transaction may still change."""

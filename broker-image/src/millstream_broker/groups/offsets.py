@@ -54,7 +54,7 @@ class CommittedOffsets:
 
     def loaded(self, group: Group) -> None:
         """Write what the load shows to be missing from the log."""
-        self._forget_void(group, group.offsets)
+        self.forget_void(group, group.offsets)
         self._name_topics(group)
 
     def commit(self, caller: Caller, event: Commit) -> None:
@@ -86,7 +86,10 @@ class CommittedOffsets:
             return ErrorCode.REBALANCE_IN_PROGRESS
         return ErrorCode.NONE
 
-    def _store_offsets(self, caller: Caller, group: Group, event: Commit) -> None:
+    def to_store(
+        self, event: Commit
+    ) -> tuple[dict[TopicPartition, ErrorCode], dict[TopicPartition, CommittedOffset]]:
+        """The result for each partition if the next write is stored, and what it must have."""
         expire = min(self._state.wall_clock + event.retention_ms, LONG_MAX) if event.retention_ms >= 0 else -1
         results: dict[TopicPartition, ErrorCode] = {}
         committed: dict[TopicPartition, CommittedOffset] = {}
@@ -105,6 +108,10 @@ class CommittedOffsets:
                 each.topic_id,
                 self._state.next_write,
             )
+        return results, committed
+
+    def _store_offsets(self, caller: Caller, group: Group, event: Commit) -> None:
+        results, committed = self.to_store(event)
         if not committed:
             self._state.reply(caller, results)
             return
@@ -117,9 +124,8 @@ class CommittedOffsets:
                 reply(results | dict.fromkeys(committed, offset_error(error)))
                 return
             for where, offset in committed.items():
-                if where not in group.offsets or group.offsets[where].written < offset.written:
-                    group.offsets[where] = offset
-            self._forget_void(group, committed)
+                group.commit_if_later(where, offset)
+            self.forget_void(group, committed)
             reply(results)
 
         def late(error: ErrorCode) -> None:
@@ -129,8 +135,20 @@ class CommittedOffsets:
         group.commits_in_flight.update(committed.keys())
         self._state.store(group.group_id, records, stored, late)
 
-    def fetch(self, group_id: str, partitions: Iterable[TopicPartition] | None) -> FetchedOffsets:
-        """Committed offsets of these partitions, or of all that have one."""
+    def fetch(
+        self, group_id: str, partitions: Iterable[TopicPartition] | None, *, stable: bool = False
+    ) -> FetchedOffsets:
+        """Committed offsets of these partitions, or of all that have one.
+
+        With `stable`, those that an open transaction may still change are marked.
+        """
+        fetched = self._fetch(group_id, partitions)
+        group = self._groups.by_id.get(group_id)
+        if not stable or group is None or not group.transactional_offsets:
+            return fetched
+        return replace(fetched, unstable=frozenset(filter(group.is_unstable, fetched.offsets)))
+
+    def _fetch(self, group_id: str, partitions: Iterable[TopicPartition] | None) -> FetchedOffsets:
         if error := unavailable(self._state, group_id, may_be_empty=True):
             return FetchedOffsets(error)
         group = self._groups.by_id.get(group_id) or Group(group_id)
@@ -190,10 +208,10 @@ class CommittedOffsets:
             if (
                 self._groups.by_id.get(group.group_id) is group
             ):  # otherwise it was unloaded or deleted meanwhile
-                self._forget_void(group, some)
+                self.forget_void(group, some)
             yield
 
-    def _forget_void(self, group: Group, partitions: Iterable[TopicPartition]) -> None:
+    def forget_void(self, group: Group, partitions: Iterable[TopicPartition]) -> None:
         """Write tombstones for void positions among these, except those that a commit in flight replaces."""
         void = [
             where
@@ -215,6 +233,8 @@ class CommittedOffsets:
         for where, committed in group.offsets.items():
             if committed.topic_id != ZERO_UUID or committed.has_expiry:
                 continue  # version 1 has no field for an id
+            if group.is_unstable(where):
+                continue  # the record would follow that of the transaction, and win
             if (present := self._topic_id(where[0])) != ZERO_UUID:
                 named = replace(committed, topic_id=present, written=self._state.next_write)
                 group.offsets[where] = named
@@ -246,6 +266,7 @@ class CommittedOffsets:
                 for where in present:
                     if where in group.offsets and group.offsets[where].written < write:
                         del group.offsets[where]
+                group.drop_transactional(present, write)
             if then is not None:
                 then(error)
 
@@ -267,7 +288,7 @@ class CommittedOffsets:
         return list(found)
 
     def _is_expired(self, group: Group, where: TopicPartition, committed: CommittedOffset) -> bool:
-        if where in group.commits_in_flight:
+        if where in group.commits_in_flight or group.is_unstable(where):
             return False
         if self._is_void(group, where):
             return True

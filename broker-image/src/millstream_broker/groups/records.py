@@ -22,7 +22,8 @@ import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from millstream_kafka.batch import Buffer
+from millstream_kafka.batch import NO_PRODUCER, BatchHeader, Buffer
+from millstream_kafka.control_batch import read_marker
 from millstream_kafka.protocol.codec import Codec
 from millstream_kafka.protocol.schema import (
     Bytes,
@@ -91,6 +92,8 @@ _OFFSET_VALUE_VERSION = 4
 _OFFSET_VALUE_VERSION_WITH_EXPIRY = 1
 _GROUP_VALUE_VERSION = 3
 _VALUE_VERSIONS = range(5)
+BEFORE_ANY_WRITE = -(2**62)
+"""`CommittedOffset.written` of what is loaded begins here, and rises with the place in the log."""
 
 
 def java_length(text: str) -> int:
@@ -171,7 +174,20 @@ def read_groups(
     loaded = LoadedGroups()
     groups: dict[str, Group] = {}
     offsets: dict[str, dict[tuple[str, int], CommittedOffset]] = {}
+    transactional: dict[int, dict[str, dict[tuple[str, int], CommittedOffset]]] = {}
     strangers: dict[str, bool] = {}
+    producer_id, place = NO_PRODUCER, BEFORE_ANY_WRITE
+    """Of the open transaction that the present batch belongs to; the place of its record in the log."""
+
+    def begin(header: BatchHeader, batch: Buffer) -> None:
+        nonlocal producer_id
+        producer_id = header.producer_id if header.is_transactional else NO_PRODUCER
+        if header.is_control and (marker := read_marker(batch)) is not None:
+            for group_id, ended in transactional.pop(producer_id, {}).items():
+                committed = offsets.setdefault(group_id, {})
+                for where, offset in ended.items() if marker.committed else ():
+                    if where not in committed or committed[where].written < offset.written:
+                        committed[where] = offset
 
     def check_is_here(group_id: str) -> None:
         if partitions is None:
@@ -182,17 +198,24 @@ def read_groups(
             raise ValueError(f"group {group_id!r} belongs in partition {partition_for(group_id, partitions)}")
 
     def apply(key: bytes, value: bytes | None) -> None:
+        nonlocal place
         (version,) = _VERSION.unpack_from(key)
         if version in _OFFSET_KEY_VERSIONS:
             of = _OFFSET_KEY.decode(version, key, 2)
             check_is_here(of.group)
             if of.partition < 0:
                 raise ValueError(f"partition {of.partition}")
-            committed = offsets.setdefault(of.group, {})
-            if value is None:
-                committed.pop((of.topic, of.partition), None)
-            else:
-                committed[of.topic, of.partition] = _read_offset(value)
+            where = of.topic, of.partition
+            place += 1
+            if value is not None and producer_id != NO_PRODUCER:
+                of_producer = transactional.setdefault(producer_id, {}).setdefault(of.group, {})
+                of_producer[where] = _read_offset(value, place)
+            elif value is not None:
+                offsets.setdefault(of.group, {})[where] = _read_offset(value, place)
+            elif producer_id == NO_PRODUCER:  # a transactional tombstone deletes nothing
+                offsets.get(of.group, {}).pop(where, None)
+                for by_group in transactional.values():
+                    by_group.get(of.group, {}).pop(where, None)
         elif version == _GROUP_KEY_VERSION:
             group_id = _GROUP_KEY.decode(version, key, 2).group
             check_is_here(group_id)
@@ -203,7 +226,12 @@ def read_groups(
         else:
             raise ValueError(f"key version {version} is not known")
 
-    replay(batches, apply, loaded.skipped)
+    replay(batches, apply, loaded.skipped, begin)
+    for producer_id, by_group in transactional.items():
+        for group_id, opened in by_group.items():
+            if opened:
+                group = groups.setdefault(group_id, Group(group_id))
+                group.transactional_offsets[producer_id] = opened
     for group_id, committed in offsets.items():
         if committed:
             groups.setdefault(group_id, Group(group_id)).offsets = committed
@@ -218,7 +246,7 @@ def _value_version(value: bytes) -> int:
     return version
 
 
-def _read_offset(value: bytes) -> CommittedOffset:
+def _read_offset(value: bytes, place: int) -> CommittedOffset:
     read = _OFFSET_VALUE.decode(_value_version(value), value, 2)
     return CommittedOffset(
         read.offset,
@@ -227,6 +255,7 @@ def _read_offset(value: bytes) -> CommittedOffset:
         read.commit_timestamp,
         read.expire_timestamp,
         read.topic_id,
+        place,
     )
 
 

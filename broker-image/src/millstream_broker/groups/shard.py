@@ -2,6 +2,7 @@
 
     classic.py      groups of the classic protocol: join, sync, heartbeat, leave, sessions
     offsets.py      committed offsets
+    transactional.py  offsets of open transactions
     this module     time; partitions of __consumer_offsets loaded and unloaded; describing, listing and deleting groups
 
 An event method returns its result if that is known at once; one that must wait takes a ``caller``,
@@ -25,6 +26,7 @@ from .messages import GroupConfig, GroupDescription, GroupListing, MemberDescrip
 from .offsets import CommittedOffsets
 from .records import LoadedGroups, group_tombstone, offset_record, read_groups
 from .state import State, unavailable
+from .transactional import TransactionalOffsets
 
 _EXPIRY = ("expiry", "", "")
 
@@ -39,6 +41,7 @@ class GroupCoordinatorShard:
         self.state = State(config.offsets_topic_num_partitions)
         self.classic = ClassicGroups(self.state, config, new_id)
         self.offsets = CommittedOffsets(self.state, self.classic, config, topic_id)
+        self.transactional = TransactionalOffsets(self.state, self.classic, self.offsets)
         self.state.timers.set(_EXPIRY, config.offsets_retention_check_interval_ms)
 
     @property
@@ -73,12 +76,14 @@ class GroupCoordinatorShard:
         for group in loaded.groups:
             self.classic.loaded(group)
             self.offsets.loaded(group)
+            self.transactional.loaded(group)
         self.state.loaded(partition)
 
     def unload(self, partition: int) -> None:
         """Forget the partition's groups, because another coordinator has it now, and redirect waiting callers."""
         self.state.unloading(partition)
         for group in [g for g in self.groups.values() if self.state.partition_of(g.group_id) == partition]:
+            self.transactional.unload(group)
             self.classic.unload(group)
         self.state.unloaded(partition)
 
@@ -140,12 +145,17 @@ class GroupCoordinatorShard:
         """
         write = self.state.next_write
         partitions = {*group.offsets, *group.commits_in_flight}
+        for offsets in group.transactional_offsets.values():
+            partitions.update(offsets)
         records: list[KeyValue] = [offset_record(group.group_id, *where, None) for where in partitions]
 
         def stored(error: ErrorCode) -> None:
             if not error:
                 group.offsets = {k: offset for k, offset in group.offsets.items() if offset.written > write}
-                busy = group.offsets or group.commits_in_flight or group.pending
+                group.drop_transactional(partitions, write)
+                busy = (
+                    group.offsets or group.commits_in_flight or group.pending or group.transactional_offsets
+                )
                 if group.state is GroupState.EMPTY and not busy:
                     self.classic.remove(group)
             then(error)
@@ -158,7 +168,8 @@ class GroupCoordinatorShard:
         """Remove offsets past offsets.retention.minutes, and groups that have nothing left."""
         for group in list(self.groups.values()):
             expired = self.offsets.expired(group)
-            empty = group.state is GroupState.EMPTY and not group.pending and not group.commits_in_flight
+            busy = group.pending or group.commits_in_flight or group.transactional_offsets
+            empty = group.state is GroupState.EMPTY and not busy
             if empty and len(expired) == len(group.offsets):
                 self._delete(group, lambda error: None)
             elif expired:
