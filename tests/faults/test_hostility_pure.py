@@ -7,7 +7,16 @@ import random
 import pytest
 
 from millstream_faults.hostility.messages import any_frame, mutated
-from millstream_faults.hostility.samples import MB, Phases, Usage, growth, percentile, waits
+from millstream_faults.hostility.samples import (
+    MB,
+    Phases,
+    Usage,
+    acknowledged,
+    growth,
+    lost,
+    percentile,
+    waits,
+)
 from millstream_kafka.protocol.api import APIS
 
 PHASES = Phases(before=10.0, attack=20.0, calm=50.0, end=60.0)
@@ -16,7 +25,7 @@ PHASES = Phases(before=10.0, attack=20.0, calm=50.0, end=60.0)
 def samples(**of_phase: int) -> list[Usage]:
     """One broker's: `before`, `middle`, `last` and `after`, in MB; descriptors and threads stay the same."""
     times = {"before": 15.0, "middle": 35.0, "last": 45.0, "after": 55.0}
-    return [Usage(at, of_phase[phase] * MB, 50, 8) for phase, at in times.items()]
+    return [Usage(at, of_phase[phase] * MB, 50, 8, 40) for phase, at in times.items()]
 
 
 def test_memory_that_settles_is_no_growth() -> None:
@@ -35,7 +44,7 @@ def test_memory_that_grows_or_stays_is_named(of_phase: dict[str, int], said: str
     assert found.startswith(f"broker 3: {said}")
 
 
-@pytest.mark.parametrize("name", ["descriptors", "threads"])
+@pytest.mark.parametrize("name", ["descriptors", "threads", "tasks"])
 def test_file_descriptors_and_threads_must_come_back(name: str) -> None:
     kept = [
         each._replace(**{name: 500}) if each.at > 30 else each
@@ -43,6 +52,28 @@ def test_file_descriptors_and_threads_must_come_back(name: str) -> None:
     ]
     (found,) = growth({1: kept}, PHASES)
     assert f"{name} was" in found
+
+
+def test_a_sample_without_tasks_is_no_end_of_a_leak() -> None:
+    """A broker that is too busy for its metrics."""
+    kept = [
+        each._replace(tasks=500) if each.at > 30 else each
+        for each in samples(before=1, middle=1, last=1, after=1)
+    ]
+    kept.append(kept[-1]._replace(at=56.0, tasks=0))
+    (found,) = growth({1: kept}, PHASES)
+    assert found == "broker 1: tasks was 40 before the attack, and is 500 after it"
+
+
+def test_acknowledged_records_are_where_they_were_acknowledged() -> None:
+    lines = ["1.0 produce 0.01", "1.0 acknowledged 0 7 a\n", "2.0 fetch 0.01", "2.0 acknowledged 1 0 b c\n"]
+    assert acknowledged(lines) == {0: {7: "a"}, 1: {0: "b c"}}
+    assert lost(acknowledged(lines), {0: {6: "x", 7: "a"}, 1: {0: "b c"}}) == []
+    assert lost(acknowledged(lines), {0: {7: "b"}, 2: {0: "b c"}}) == [
+        "partition 0: 1 of 1 acknowledged records are lost or others, first that at offset 7",
+        "partition 1: 1 of 1 acknowledged records are lost or others, first that at offset 0",
+    ]
+    assert waits(lines, PHASES).errors == []
 
 
 def test_percentiles_are_values() -> None:

@@ -30,6 +30,12 @@ TABLE = (
     Metric("millstream_received_bytes_total", "counter", "bytes", "Bytes received from clients."),
     Metric("millstream_sent_bytes_total", "counter", "bytes", "Bytes sent to clients."),
     Metric("millstream_connections", "gauge", "connections", "Connections that are open."),
+    Metric(
+        "millstream_tasks",
+        "gauge",
+        "tasks",
+        "Tasks of the event loop: those of the broker itself, and requests that wait.",
+    ),
     Metric("millstream_connections_accepted_total", "counter", "connections", "Connections accepted."),
     Metric(
         "millstream_request_memory_bytes",

@@ -257,6 +257,7 @@ class Metrics:
         replicas = self._replicas
         for name, value in (
             ("connections", len(self._connections)),
+            ("tasks", len(asyncio.all_tasks())),
             ("muted_connections", self._stats.muted),
             ("request_memory_bytes", self._memory.held),
             ("topics", len(replicas.metadata.topics)),

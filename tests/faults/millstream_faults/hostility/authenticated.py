@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import socket
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -38,6 +39,7 @@ from .lab import ABSURD, CLERK, MALLORY, OWN, SECRET, Lab
 from .messages import any_frame, frame
 from .unauthenticated import Outcome, Target, Tls, Wire, context
 
+MOST_UNREAD = 2000
 AT_ONCE = 100
 """Rules or users in a request, and requests of a flood."""
 MOST_ABSURD = 4000
@@ -119,6 +121,22 @@ class Authenticated:
         )
         found = sasl_authenticate.API.decode_response(1, await _received(tls), 4)
         client.verify(bytes(found.auth_bytes))
+
+    async def never_reads(self) -> Outcome:
+        """Requests with large responses, of which it takes none, until the broker takes no more requests."""
+        async with Wire(self.drawn, self.address()) as wire:
+            wire.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            tls = Tls(wire, context())
+            await tls.shake()
+            await self._log_in(tls)
+            api, request = self._metadata()
+            data = frame(api, api.served[1], request)
+            try:
+                for _ in range(MOST_UNREAD):
+                    await tls.send(data)
+            except TimeoutError:
+                return Outcome("not read any more")
+            return Outcome("all read")
 
     async def forbidden(self) -> Outcome:
         """Read and write a topic without the right, also by guessed fetch sessions."""
@@ -324,6 +342,7 @@ _KINDS: Mapping[str, Callable[[Authenticated], Awaitable[Outcome]]] = {
     "tries everything": Authenticated.everything,
     "tries what is forbidden": Authenticated.forbidden,
     "floods": Authenticated.flood,
+    "never reads": Authenticated.never_reads,
     "absurd rules": Authenticated.absurd_rules,
     "many rules": Authenticated.many_rules,
     "absurd users": Authenticated.absurd_users,

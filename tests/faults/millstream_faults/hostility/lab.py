@@ -14,15 +14,15 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 from kazoo.client import KazooClient
 
 from millstream_harness.broker import BrokerProcess, fixed_port
 from millstream_harness.cluster import STABLE, ClusterProcesses
-from millstream_harness.wire import produce_request, record
+from millstream_harness.wire import fetch_request, produce_request, record
 from millstream_kafka.acl import CLUSTER_NAME, AclOperation, PatternType, PermissionType, ResourceType
-from millstream_kafka.batch import build_batch
+from millstream_kafka.batch import build_batch, iter_batches, read_records
 from millstream_kafka.client import ClusterClient
 from millstream_kafka.client.errors import BrokerError
 from millstream_kafka.protocol import (
@@ -33,6 +33,7 @@ from millstream_kafka.protocol import (
     describe_acls,
     describe_client_quotas,
     describe_user_scram_credentials,
+    fetch,
     list_groups,
     list_offsets,
     offset_commit,
@@ -211,6 +212,29 @@ class Lab:
         answer = await admin.call_leader(name, partition, list_offsets.API, request)
         offset: int = answer.topics[0].partitions[0].offset
         return offset
+
+    async def stored(self, topic: str) -> dict[int, dict[int, str]]:
+        """The values of all records by partition and offset."""
+        async with self.client() as admin:
+            found = {}
+            for partition in range(PARTITIONS):
+                found[partition] = await self._stored(admin, topic, partition)
+            return found
+
+    async def _stored(self, admin: ClusterClient, topic: str, partition: int) -> dict[int, str]:
+        found: dict[int, str] = {}
+        end, offset = await self._end(admin, topic, partition), 0
+        while offset < end:
+            request = fetch_request(topic, offset, partition, partition_max_bytes=1 << 20)
+            answer = await admin.call_leader(topic, partition, fetch.BY_NAME, request)
+            part = answer.responses[0].partitions[0]
+            _check(part.error_code)
+            data = cast(bytes, part.records or b"")
+            for position, header in iter_batches(data):
+                for each in read_records(data[position : position + header.size]):
+                    found[each.offset] = (each.value or b"").decode(errors="replace")
+                offset = header.next_offset
+        return found
 
     async def remove_absurd(self) -> None:
         """Remove what the hostile administrator was allowed to create."""

@@ -3,7 +3,8 @@
     python -m millstream_faults.hostility.regular BOOTSTRAP TRUSTED PASSWORD OUT
 
 It writes a record with acks=all, and fetches one that exists, every PAUSE_S, over open connections. Each line of OUT is
-a time (monotonic), `produce` or `fetch`, and the seconds that it took, or the error. SIGTERM ends it.
+a time (monotonic), `produce` or `fetch`, and the seconds that it took, or the error. After a `produce` without error, a
+line `acknowledged` has partition, offset and value of the record. SIGTERM ends it.
 """
 
 from __future__ import annotations
@@ -26,35 +27,43 @@ from millstream_kafka.protocol import fetch, produce
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 
 from .lab import PARTITIONS, REGULAR, STEADY
+from .samples import ACKNOWLEDGED
 
 PAUSE_S = 0.02
 
 
-async def produced(client: ClusterClient, partition: int) -> None:
-    request = produce_request(STEADY, build_batch([record(b"x" * 100)]), partition=partition, acks=-1)
+async def produced(client: ClusterClient, partition: int, number: int) -> str:
+    """What was acknowledged."""
+    value = f"{number:0100}"
+    request = produce_request(STEADY, build_batch([record(value)]), partition=partition, acks=-1)
     answer = await client.call_leader(STEADY, partition, produce.BY_NAME, request)
-    if code := answer.responses[0].partition_responses[0].error_code:
-        raise ApiError(ErrorCode.of(code))
+    found = answer.responses[0].partition_responses[0]
+    if found.error_code:
+        raise ApiError(ErrorCode.of(found.error_code))
+    return f"{partition} {found.base_offset} {value}"
 
 
-async def fetched(client: ClusterClient, partition: int) -> None:
+async def fetched(client: ClusterClient, partition: int, number: int) -> str:
     request = fetch_request(STEADY, 0, partition, partition_max_bytes=10_000)
     answer = await client.call_leader(STEADY, partition, fetch.BY_NAME, request)
     if code := answer.responses[0].partitions[0].error_code:
         raise ApiError(ErrorCode.of(code))
+    return ""
 
 
 async def measure(client: ClusterClient, out: TextIO) -> None:
     for number in itertools.count():
         for name, ask in (("produce", produced), ("fetch", fetched)):
-            began = time.monotonic()
+            began, acknowledged = time.monotonic(), ""
             try:
-                await ask(client, number % PARTITIONS)
+                acknowledged = await ask(client, number % PARTITIONS, number)
                 result = f"{time.monotonic() - began:.6f}"
             except (ApiError, BrokerError) as error:
                 result = f"{type(error).__name__}: {error}".replace("\n", " ")
                 client.forget_leaders(STEADY)
             out.write(f"{began:.3f} {name} {result}\n")
+            if acknowledged:
+                out.write(f"{began:.3f} {ACKNOWLEDGED} {acknowledged}\n")
         out.flush()
         await asyncio.sleep(PAUSE_S)
 

@@ -14,6 +14,7 @@ import asyncio
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -24,10 +25,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from millstream_broker.network.connection_lines import BURST, PER_MINUTE, LineCause
+from millstream_harness.broker import BrokerProcess
+
 from ..options import add_out, parsed
 from .authenticated import OF_CLERK, Authenticated
-from .lab import REGULAR, Lab, patiently
-from .samples import Phases, Usage, growth, usage, waits
+from .lab import LISTENERS, REGULAR, STEADY, Lab, patiently
+from .samples import Phases, Stored, Usage, acknowledged, growth, lost, usage, waits
 from .unauthenticated import Outcome, Unauthenticated
 
 BEFORE_S = 30.0
@@ -39,6 +43,7 @@ MOST_SHOWN = 20
 NODES_SLACK = 20
 NICE = 10
 """Attackers usually have processors of their own: here they get what the brokers and the other client leave."""
+TASKS = re.compile(r"^millstream_tasks (\S+)$", re.MULTILINE)
 TRACES = ("Traceback", "failed in the broker", "a connection failed", "the broker failed")
 """Of these, a broker's log may have none: a hostile request is refused by a rule, not by an accident."""
 
@@ -70,6 +75,7 @@ class Run:
         self.outcomes: Counter[tuple[str, str]] = Counter()
         self.samples: dict[int, list[Usage]] = defaultdict(list)
         self.violations: list[str] = []
+        self.acknowledged = 0
         self._began = time.monotonic()
 
     def say(self, text: str) -> None:
@@ -103,13 +109,15 @@ class Run:
             sampling.cancel()
             regular.send_signal(signal.SIGTERM)
             await asyncio.to_thread(regular.wait, 60)
-        found = waits(waiting.read_text().splitlines(), phases)
+        lines = waiting.read_text().splitlines()
+        found = waits(lines, phases)
         for text in [*found.slower(), *found.errors[:MOST_SHOWN]]:
             self.violated(text)
+        await self._check_records(acknowledged(lines))
         await self._check_state(before, nodes)
         for text in growth(self.samples, phases):
             self.violated(text)
-        self._check_logs()
+        self._check_logs(phases)
         self._report(found.rows())
         return self.violations
 
@@ -160,7 +168,8 @@ class Run:
                 if broker.process is None or broker.process.poll() is not None:
                     self.violated(f"broker {number} has ended")
                     continue
-                self.samples[number].append(usage(broker.process.pid, time.monotonic()))
+                tasks = await asyncio.to_thread(_tasks, broker)
+                self.samples[number].append(usage(broker.process.pid, time.monotonic(), tasks))
             await asyncio.sleep(SAMPLE_S)
 
     async def _check_state(self, before: Mapping[str, Any], nodes: tuple[int, int]) -> None:
@@ -176,9 +185,19 @@ class Run:
         if now[0] > nodes[0] + NODES_SLACK:
             self.violated(f"ZooKeeper has {now[0]} nodes, and had {nodes[0]}")
 
-    def _check_logs(self) -> None:
+    async def _check_records(self, acknowledged: Stored) -> None:
+        stored = await patiently(lambda: self.lab.stored(STEADY))
+        self.acknowledged = sum(map(len, acknowledged.values()))
+        for text in lost(acknowledged, stored):
+            self.violated(f"topic {STEADY}, {text}")
+
+    def _check_logs(self, phases: Phases) -> None:
+        minutes = (phases.end - phases.before + WARM_UP_S) / 60 + 1
+        most = len(LISTENERS) * len(LineCause) * (BURST + PER_MINUTE * minutes)
         for number, broker in self.lab.cluster.brokers.items():
             said = broker.said()
+            if (lines := said.count("connection_lines: ")) > most:
+                self.violated(f"broker {number}: {lines} log lines about connections: at most {most:.0f}")
             for text in TRACES:
                 if text in said:
                     at = said.index(text)
@@ -196,17 +215,30 @@ class Run:
         ]
         for number, samples in self.samples.items():
             memory = [each.memory >> 20 for each in samples]
-            most = max(each.descriptors for each in samples), max(each.threads for each in samples)
+            most = [
+                max(getattr(each, name) for each in samples) for name in ("descriptors", "threads", "tasks")
+            ]
             size = self.lab.cluster.brokers[number].output.stat().st_size >> 10
             lines.append(
                 f"broker {number}: memory {memory[0]} MB at first, {max(memory)} at most, {memory[-1]} at the end;"
-                f" at most {most[0]} file descriptors and {most[1]} threads; {size} KB of log"
+                f" at most {most[0]} file descriptors, {most[1]} threads and {most[2]} tasks; {size} KB of log"
             )
+        lines.append(f"acknowledged records: {self.acknowledged}")
         lines += [*rows, f"attacks: {sum(self.outcomes.values())}", f"violations: {len(self.violations)}"]
         text = "\n".join([*lines, *self.violations])
         (self.out / "summary.txt").write_text(text + "\n")
         (self.out / "samples.json").write_text(json.dumps(self.samples))
         print(f"\n{text}\n{self.out}", flush=True)
+
+
+def _tasks(broker: BrokerProcess) -> int:
+    """The tasks of its event loop; 0 if it does not respond in time."""
+    try:
+        _, page = broker.get("/metrics")
+    except OSError:
+        return 0
+    found = TASKS.search(page)
+    return int(float(found[1])) if found is not None else 0
 
 
 def _difference(before: Any, after: Any) -> str:

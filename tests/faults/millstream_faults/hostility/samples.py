@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 MB = 1024 * 1024
-SLACK = {"memory": 48 * MB, "descriptors": 64, "threads": 16}
+SLACK = {"memory": 48 * MB, "descriptors": 64, "threads": 16, "tasks": 64}
 """What any use may differ by, without growing."""
 GROWTH = 1.25
 """How much more may be used in the last third of an attack than in the one before."""
-AFTER = {"memory": 1.5, "descriptors": 1.0, "threads": 1.0}
+AFTER = {"memory": 1.5, "descriptors": 1.0, "threads": 1.0, "tasks": 1.0}
 """How much of its use before the attack a broker may keep after it: freed memory stays with the process in part."""
+ACKNOWLEDGED = "acknowledged"
+"""Name of a line with a record's partition, offset and value."""
 SLOWER = 2.0
 """How much longer others may wait, at the 99th percentile."""
 
@@ -26,12 +28,14 @@ class Usage(NamedTuple):
     memory: int
     descriptors: int
     threads: int
+    tasks: int = 0
+    """Of its event loop; 0: unknown."""
 
 
-def usage(pid: int, at: float) -> Usage:
+def usage(pid: int, at: float, tasks: int = 0) -> Usage:
     fields = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
     memory = int(fields["VmRSS"].split()[0]) * 1024
-    return Usage(at, memory, len(list(Path(f"/proc/{pid}/fd").iterdir())), int(fields["Threads"]))
+    return Usage(at, memory, len(list(Path(f"/proc/{pid}/fd").iterdir())), int(fields["Threads"]), tasks)
 
 
 class Phases(NamedTuple):
@@ -55,7 +59,8 @@ def growth(samples: Mapping[int, Sequence[Usage]], phases: Phases) -> list[str]:
             middle = _most(of_broker, name, phases.attack + third, phases.calm - third)
             last = _most(of_broker, name, phases.calm - third, phases.calm)
             before = _most(of_broker, name, phases.before, phases.attack)
-            after = min((getattr(each, name) for each in of_broker if each.at >= phases.calm), default=0)
+            used = [getattr(each, name) for each in of_broker if each.at >= phases.calm]
+            after = min(filter(None, used), default=0)
             if last > middle * GROWTH + slack:
                 found.append(
                     f"broker {number}: {name} grew from {middle} to {last} in the attack's last third"
@@ -109,10 +114,39 @@ def waits(lines: Iterable[str], phases: Phases) -> Waits:
     errors = []
     for line in lines:
         at, name, result = line.rstrip("\n").split(" ", 2)
-        if not phases.before <= float(at) < phases.end:
+        if name == ACKNOWLEDGED or not phases.before <= float(at) < phases.end:
             continue
         try:
             seconds[name, phases.of(float(at))].append(float(result))
         except ValueError:
             errors.append(f"{phases.of(float(at))}: {name}: {result}")
     return Waits(seconds, errors)
+
+
+Stored = Mapping[int, Mapping[int, str]]
+"""Values of records by partition and offset."""
+
+
+def acknowledged(lines: Iterable[str]) -> Stored:
+    """The records that a well-behaved client has an acknowledgement for."""
+    found: dict[int, dict[int, str]] = defaultdict(dict)
+    for line in lines:
+        _, name, result = line.rstrip("\n").split(" ", 2)
+        if name == ACKNOWLEDGED:
+            partition, offset, value = result.split(" ", 2)
+            found[int(partition)][int(offset)] = value
+    return found
+
+
+def lost(acknowledged: Stored, stored: Stored) -> list[str]:
+    """Acknowledged records that are not where the acknowledgement has them."""
+    found = []
+    for partition, of_partition in sorted(acknowledged.items()):
+        there = stored.get(partition, {})
+        missing = [offset for offset, value in of_partition.items() if there.get(offset) != value]
+        if missing:
+            found.append(
+                f"partition {partition}: {len(missing)} of {len(of_partition)} acknowledged records are lost or"
+                f" others, first that at offset {min(missing)}"
+            )
+    return found
