@@ -28,7 +28,7 @@ from millstream_operator.state.metric_table import MOST_OBJECTS
 
 from .kube import run, until
 from .machine import machine
-from .manifests import cluster, group, topic
+from .manifests import cluster, group, resource, topic
 from .operator import OperatorProcess
 from .operator_scale_api import KINDS, Api, Kubelets, Seen, is_ours
 from .operator_scale_figures import Found, Size
@@ -41,6 +41,8 @@ AGES_S, WITHOUT_S = 60.0, 60.0
 SCRAPE_S = 0.5
 LAG_AGE = "millstream_group_lag_age_seconds"
 EDITS_PER_S = 1.0
+WRITES = ["Read", "Write", "Describe"]
+"""Of a User, on its topics: with the rule for its group, it has four access rules."""
 EDIT_TIMEOUT_S = 60.0
 
 
@@ -68,6 +70,22 @@ def manifests(size: Size, zookeepers: Sequence[str]) -> Iterator[Manifest]:
     for number in range(size.groups):
         read, limits = topic_of_group(size, number), {"records": 1_000_000, "seconds": 600}
         yield group(f"g-{number:04}", clusterRef=of(number), topics=[read], startAt="Earliest", maxLag=limits)
+    for number in range(size.users):
+        acls = [
+            {
+                "resource": {"type": "topic", "name": f"u-{number:05}", "patternType": "prefix"},
+                "operations": WRITES,
+            },
+            {"resource": {"type": "group", "name": f"u-{number:05}"}, "operations": ["Read"]},
+        ]
+        yield resource(
+            "User",
+            f"u-{number:05}",
+            clusterRef=of(number),
+            authentication={"type": "ScramSha512"},
+            authorization={"type": "Simple", "acls": acls},
+            quotas={"producerByteRate": 1 << 20},
+        )
 
 
 class Measurement:
@@ -93,6 +111,8 @@ class Measurement:
             self._create()
             self._first_start()
             self._restart()
+            if not self.size.steady_s:
+                return self.found
             traffic = Traffic(self.size, self.brokers)
             self._steady(traffic)
             self._lag_ages()
@@ -121,7 +141,8 @@ class Measurement:
         (self.folder / "operator").mkdir()
         begun = time.monotonic()
         self.operator.start()
-        wanted = {"Cluster": self.size.clusters, "Topic": self.size.topics, "ConsumerGroup": self.size.groups}
+        size = self.size
+        wanted = dict(zip(KINDS, (size.clusters, size.topics, size.groups, size.users), strict=True))
         said = 0.0
 
         def all_ready() -> bool:
@@ -145,7 +166,7 @@ class Measurement:
         operator.stop()
         before, begun = self.seen.total(), time.monotonic()
         operator.start()
-        count = self.size.clusters + self.size.topics + self.size.groups
+        count = self.size.clusters + self.size.topics + self.size.groups + self.size.users
 
         def all_looked_at() -> bool:
             try:
@@ -271,17 +292,21 @@ class Measurement:
 @click.option("--clusters", default=50, show_default=True)
 @click.option("--topics", default=5000, show_default=True)
 @click.option("--groups", default=500, show_default=True)
+@click.option("--users", default=0, show_default=True, help="Each has a password, four rules and a quota.")
 @click.option("--brokers", default=0, help="Broker processes; the Clusters share them in turn. 0: one each.")
 @click.option("--replicas", default=1, show_default=True, help="Brokers of a Cluster, and replicas.")
 @click.option("--partitions", default=1, show_default=True, help="Partitions of a topic.")
 @click.option("--period", default=20.0, show_default=True, help="Seconds between two records of a topic.")
-@click.option("--steady", default=180.0, show_default=True, help="Seconds to measure what is written for.")
+@click.option(
+    "--steady", default=180.0, show_default=True, help="Seconds to measure what is written for; 0: not."
+)
 @click.option("--edits", default=200, show_default=True)
 @click.option("--out", type=click.Path(path_type=Path), help="Write the figures there as JSON.")
 def main(
     clusters: int,
     topics: int,
     groups: int,
+    users: int,
     brokers: int,
     replicas: int,
     partitions: int,
@@ -302,6 +327,7 @@ def main(
         steady,
         edits,
         partitions=partitions,
+        users=users,
         replicas=replicas,
     )
     api = Api.connect()

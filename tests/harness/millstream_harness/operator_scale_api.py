@@ -14,7 +14,7 @@ import msgspec
 from millstream_operator.kubernetes.client import Kube, KubeError, Manifest, path_of
 from millstream_operator.models import API_VERSION
 
-KINDS = ("Cluster", "Topic", "ConsumerGroup")
+KINDS = ("Cluster", "Topic", "ConsumerGroup", "User")
 
 
 class Api(Kube):

@@ -21,6 +21,7 @@ class Size:
     """Share of the brokers that stop responding while edits are measured once more."""
     partitions: int = 1
     """Number of each topic's partitions. Each gets a record in each period."""
+    users: int = 0
     replicas: int = 1
     """Brokers of each Cluster, and replicas of each partition. With several, ``brokers`` counts clusters of them."""
 
@@ -60,12 +61,18 @@ class Found:
 
     def report(self, size: Size) -> str:
         lines = [
-            f"{size.clusters} Clusters, {size.topics} Topics, {size.groups} ConsumerGroups, "
+            f"{size.clusters} Clusters, {size.topics} Topics, {size.groups} ConsumerGroups, {size.users} Users, "
             f"{size.brokers * size.replicas} broker processes, a record on every topic each {size.period_s:.0f} s",
             f"all ready after                   {self.ready_s:6.1f} s, of CPU {self.ready_cpu_s:.1f} s",
             f"all looked at after a restart     {self.restart_s:6.1f} s, of CPU {self.restart_cpu_s:.1f} s, "
             f"{self.restart_statuses} statuses written",
             f"memory: peak                      {self.peak_bytes / 1e6:6.1f} MB",
+            *(self._in_use(size) if size.steady_s else ()),
+        ]
+        return "\n".join(lines)
+
+    def _in_use(self, size: Size) -> list[str]:
+        return [
             f"memory: steady                    {self.steady_bytes / 1e6:6.1f} MB",
             f"CPU: steady                       {self.steady_cpu * 100:6.1f} % of a core",
             f"writes to the API server: steady  {self.writes_per_s:6.2f} a second",
@@ -78,7 +85,6 @@ class Found:
             f"an edit is reflected after        {quantiles(self.edits_s)}",
             f"  beside brokers that hang        {quantiles(self.edits_beside_frozen_s)}",
         ]
-        return "\n".join(lines)
 
 
 def rates(by_name: Mapping[str, float]) -> list[str]:

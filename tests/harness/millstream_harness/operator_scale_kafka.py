@@ -21,7 +21,13 @@ from .cluster import ClusterProcesses
 from .operator_scale_figures import Size
 
 RECORD = b"x" * 100
-CONFIG = {"log.retention.hours": "1"}
+CONFIG = {
+    "log.retention.hours": "1",
+    # Rules of Users need an authorizer; everybody here is anonymous.
+    "authorizer.class.name": "kafka.security.authorizer.AclAuthorizer",
+    "super.users": "User:ANONYMOUS",
+    "audit.log": "off",
+}
 DEFAULTS = {
     "zookeeper.session.timeout.ms": "18000",
     "replica.lag.time.max.ms": "30000",

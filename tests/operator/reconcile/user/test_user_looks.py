@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import threading
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import timedelta
@@ -114,6 +116,30 @@ def own_secret(**data: str) -> dict[str, Any]:
     encoded = {key: base64.b64encode(value.encode()).decode() for key, value in data.items()}
     metadata = {"name": "mine", "namespace": "ns", "resourceVersion": "1"}
     return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": encoded}
+
+
+def test_requests_for_users_of_a_batch_are_made_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    there, names = Users(), ("alice", "bob")
+    found = started(*(user(name, authentication=SCRAM) for name in names), there=there)
+    beside = threading.Barrier(len(names), timeout=30)
+    get, apply, salted = found.kube.get, found.kube.apply, ScramCredential.of_password
+    begun: list[str] = []
+
+    def waiting(what: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def wait(*args: Any, **kwargs: Any) -> Any:
+            begun.append(what)
+            beside.wait()  # breaks unless the other user's is under way
+            return call(*args, **kwargs)
+
+        return wait
+
+    monkeypatch.setattr(found.kube, "get", waiting("get", get))
+    monkeypatch.setattr(found.kube, "apply", waiting("apply", apply))
+    monkeypatch.setattr(ScramCredential, "of_password", waiting("salt", salted))
+    look(found, *names)
+    assert Counter(begun) == {"get": 2, "salt": 2, "apply": 8}, "of each: finalizer, Secret, two statuses"
+    for name in names:
+        assert found.condition("User", name) == ("True", "UserReady", f"password in Secret {name}")
 
 
 def test_new_user_has_a_secret_of_its_own_and_nothing_is_written_again() -> None:

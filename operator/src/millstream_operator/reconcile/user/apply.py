@@ -29,6 +29,7 @@ from ...models.problem import PAUSED, Problem, is_paused
 from ...state.cache import key_for
 from ...state.context import Parts, Resources
 from ...state.status import hold_finalizer, write_status
+from ..common.concurrent import concurrently
 from ..common.deletion import needs_cleanup, release_resource, wait
 from ..common.reference import rival_problem
 from ..common.report import problem_of, report_problem, tell
@@ -99,16 +100,17 @@ def _bring_about(
 ) -> Mapping[Key, float]:
     if not users:
         return {}
-    for user in users:
-        hold_finalizer(services, user, user.spec.deletion_policy == "Delete")
+    concurrently(lambda user: hold_finalizer(services, user, user.spec.deletion_policy == "Delete"), users)
     problems: dict[str, Problem] = {}
     passwords: dict[str, Password | None] = {}
     observed: dict[str, Observed] = {}
     plans: dict[str, UserPlan] = {}
     try:
         observed = observe(admin, users)
-        for user in users:
-            found = impossible(user) or _credential(services, user, cluster)
+        credentials = concurrently(
+            lambda user: impossible(user) or _credential(services, user, cluster), users
+        )
+        for user, found in zip(users, credentials, strict=True):
             if isinstance(found, Problem):
                 problems[user.kafka_name] = found
                 continue
@@ -122,19 +124,22 @@ def _bring_about(
                 )
             plans[user.kafka_name] = plan
         active = {name: plan for name, plan in plans.items() if name not in problems}
-        users = [_noted(services, user) if user.kafka_name in active else user for user in users]
+        users = concurrently(
+            lambda user: _noted(services, user) if user.kafka_name in active else user, users
+        )
         problems |= {
             name: Problem(Reason.REFUSED, str(no))
             for name, no in _carry_out(admin, active, passwords, services.now()).items()
         }
     except AdminError as error:
         problems = dict.fromkeys((user.kafka_name for user in users), problem_of(error))
-    return {
-        key_for(user): _report(services, user, observed, plans, passwords)
-        if user.kafka_name not in problems
-        else report_problem(services, user, problems[user.kafka_name], PROBLEM_INTERVAL_S)
-        for user in users
-    }
+
+    def report(user: User) -> float:
+        if (problem := problems.get(user.kafka_name)) is not None:
+            return report_problem(services, user, problem, PROBLEM_INTERVAL_S)
+        return _report(services, user, observed, plans, passwords)
+
+    return dict(zip(map(key_for, users), concurrently(report, users), strict=True))
 
 
 def _credential(services: Parts, user: User, cluster: Cluster) -> Password | Problem | None:
@@ -168,23 +173,28 @@ def _carry_out(
         admin.delete_rules(remove)
     if quotas := {name: plan.quotas for name, plan in plans.items() if plan.quotas is not None}:
         refused |= {name: no for name, no in admin.change_user_quotas(quotas).items() if no is not None}
-    upsertions = [
-        ScramCredential.of_password(
-            name,
-            MECHANISM,
-            password.value,
-            iterations=iterations_of(password.version),
-            previous=password.former.value if password.former is not None else "",
-            previous_valid_ms=password.former_ms(now),
-        )
+    changed = [
+        (name, password)
         for name, plan in plans.items()
         if plan.upsert and name not in refused and (password := passwords.get(name)) is not None
     ]
+    upsertions = concurrently(lambda each: _salted(*each, now), changed)
     deletions = [ScramUser(name, MECHANISM) for name, plan in plans.items() if plan.delete_credential]
     if upsertions or deletions:
         done = admin.change_scram_users(upsertions, deletions)
         refused |= {name: no for name, no in done.items() if no is not None}
     return refused
+
+
+def _salted(name: str, password: Password, now: datetime) -> ScramCredential:
+    return ScramCredential.of_password(
+        name,
+        MECHANISM,
+        password.value,
+        iterations=iterations_of(password.version),
+        previous=password.former.value if password.former is not None else "",
+        previous_valid_ms=password.former_ms(now),
+    )
 
 
 def _about(rule: Acl, refusal: Refusal) -> Refusal:
