@@ -530,6 +530,7 @@ def test_probes_and_metrics(shared_broker: InProcessBroker, wire: Wire, topic: s
     assert samples["millstream_received_bytes_total",] > 0
     assert samples["millstream_sent_bytes_total",] > 0
     assert samples["millstream_connections",] >= 1
+    assert samples["millstream_tasks",] >= 1
     assert samples["millstream_offline_partitions",] == 0
     assert samples["process_resident_memory_bytes",] > 0
 
