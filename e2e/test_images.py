@@ -29,6 +29,7 @@ from millstream_operator.resources.cluster import (
 from millstream_operator.resources.images import Images, SparkRole
 from millstream_operator.resources.listeners import broker_services
 from millstream_operator.resources.load_job import job
+from millstream_operator.resources.pod_access import PodAccess
 from millstream_operator.resources.volumes import UserIds
 from millstream_operator.resources.zookeeper import objects as zookeeper_objects
 
@@ -125,7 +126,7 @@ def test_a_driver_and_its_executors_run_as_any_user(millstream: Namespace, names
     spark = {"driver": {"memory": "512m"}, "executor": {"instances": 1, "memory": "512m"}}
     load = started(a_load(output={"path": "s3a://nowhere/flights"}, spark=spark))
     load = structs.replace(load, metadata=structs.replace(load.metadata, namespace=namespace.name))
-    files = admitted(common.config_map(load, "nowhere:9092", images))
+    files = admitted(common.config_map(load, PodAccess("nowhere:9092"), images))
     executor = yaml.safe_load(files["data"][common.EXECUTOR_FILE])
     as_any_user(executor["spec"])
     files["data"][common.EXECUTOR_FILE] = yaml.safe_dump(executor)

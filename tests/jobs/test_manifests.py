@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
+from msgspec import structs
 
 from millstream_harness.java import ROOT
 from millstream_harness.spark_operator import schema
@@ -19,6 +20,7 @@ from millstream_jobs.publish_file import read_publish
 from millstream_jobs.rewind import read_rewind
 from millstream_jobs.run import read_run
 from millstream_jobs.stream import read_stream
+from millstream_operator.models import User, decode_as
 from millstream_operator.validation.schema import validate
 
 JOBS: dict[str, Callable[[Path], Any]] = {
@@ -71,6 +73,34 @@ def test_other_jobs_run_by_the_same_runners(job: str, read: Callable[[Path], Any
     assert f"sed 's/flights-by-hand/flights-{job}/; s/load.py/{job}.py/' job.yaml" in command
     assert config_map["metadata"]["name"] == f"flights-{job}"
     assert f"src/millstream_jobs/{job}.py" in (MANIFESTS.parent / "Dockerfile").read_text()
+
+
+def test_the_secured_audit_is_the_other_one_with_a_user_and_its_files(tmp_path: Path) -> None:
+    user = decode_as(
+        User, {**manifest("secured.yaml", "User"), "metadata": {"namespace": "ns", "name": "flights-audit"}}
+    )
+    (tmp_path / "run.json").write_text(manifest("secured.yaml", "ConfigMap")["data"]["run.json"])
+    (tmp_path / "open.json").write_text(manifest("audit.yaml", "ConfigMap")["data"]["run.json"])
+    wanted, without = read_audit(tmp_path / "run.json"), read_audit(tmp_path / "open.json")
+    assert wanted.login is not None
+    assert wanted.tls is not None
+    assert structs.replace(wanted, login=None, tls=None) == without
+    assert user.spec.authorization is not None
+    allowed = {(one.resource.type, one.resource.name): one.operations for one in user.spec.authorization.acls}
+    of_topics = {("topic", name): ("Read",) for name in (*wanted.topics, wanted.reports)}
+    assert allowed == {**of_topics, ("group", "millstream-jobs"): ("Describe",)}
+    secured = manifest("secured.yaml", "Job")
+    pod = secured["spec"]["template"]["spec"]
+    (volume,) = (one for one in pod["volumes"] if "projected" in one)
+    (mount,) = (one for one in pod["containers"][0]["volumeMounts"] if one["name"] == volume["name"])
+    assert mount["mountPath"] == wanted.login.folder == str(Path(wanted.tls.ca_file).parent)
+    assert volume["projected"]["sources"][0]["secret"]["name"] == user.name
+    pod["volumes"].remove(volume)
+    pod["containers"][0]["volumeMounts"].remove(mount)
+    text = json.dumps(manifest("job.yaml", "Job"))
+    assert secured == json.loads(
+        text.replace("load.py", "audit.py").replace("flights-by-hand", "flights-audit")
+    )
 
 
 @pytest.mark.process

@@ -60,6 +60,7 @@ def between(
 @contextmanager
 def consumer(brokers: Brokers, more: Mapping[str, Any] | None = None) -> Iterator[Consumer]:
     """A consumer that belongs to no group."""
+    refused: list[KafkaError] = []
     cluster = Consumer(
         {
             **brokers.client(),
@@ -67,15 +68,23 @@ def consumer(brokers: Brokers, more: Mapping[str, Any] | None = None) -> Iterato
             "enable.auto.commit": False,
             "enable.partition.eof": True,
             "auto.offset.reset": "error",
+            "error_cb": refused.append,
             **(more or {}),
         }
     )
     try:
         yield cluster
     except KafkaException as error:
-        raise ClusterError(f"bootstrap: {brokers.bootstrap}: {error.args[0].str()}") from None
+        cluster.poll(0)  # calls error_cb
+        raise ClusterError(f"bootstrap: {brokers.bootstrap}: {_cause(error.args[0], refused)}") from None
     finally:
         cluster.close()
+
+
+def _cause(error: KafkaError, refused: Sequence[KafkaError]) -> str:
+    """Why a request failed. ``refused``: what the client reported of its connections meanwhile."""
+    causes = (one for one in refused if one.code() in (KafkaError._SSL, KafkaError._AUTHENTICATION))
+    return next(causes, error).str()
 
 
 def partitions(cluster: Consumer, topic: str, field: str = "topics") -> list[int]:
@@ -107,7 +116,9 @@ def topic_ids(brokers: Brokers, topics: Sequence[str]) -> dict[str, str | None]:
 
     ClusterError if the cluster does not respond.
     """
-    admin = AdminClient({**brokers.client(), "log_level": LOG_LEVEL})
+    refused: list[KafkaError] = []
+    config: dict[str, Any] = {**brokers.client(), "log_level": LOG_LEVEL, "error_cb": refused.append}
+    admin = AdminClient(config)
     ids: dict[str, str | None] = {}
     for topic, described in admin.describe_topics(
         TopicCollection([*topics]), request_timeout=TIMEOUT_S
@@ -117,7 +128,9 @@ def topic_ids(brokers: Brokers, topics: Sequence[str]) -> dict[str, str | None]:
         except KafkaException as error:
             told = error.args[0]
             if told.code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
-                raise ClusterError(f"bootstrap: {brokers.bootstrap}: {told.str()}") from None
+                admin.poll(0)  # calls error_cb
+                why = _cause(told, refused)
+                raise ClusterError(f"bootstrap: {brokers.bootstrap}: {why}") from None
             continue
         ids[topic] = None if number == NO_ID else number
     return ids

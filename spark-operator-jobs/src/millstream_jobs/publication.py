@@ -23,7 +23,6 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, IntegerType
 
 from millstream_jobs import positions
-from millstream_jobs.brokers import Brokers
 from millstream_jobs.files import Files
 from millstream_jobs.identity import TopicReplaced
 from millstream_jobs.outputs import OutputError
@@ -71,7 +70,7 @@ def make(spark: SparkSession, wanted: Publish, files: Files) -> tuple[Plan, bool
     """Stage the rows and create the plan. Returns the plan, and whether another driver had created it first."""
     attempt = uuid.uuid4().hex[:8]
     topic_id = topic_id_of(wanted)
-    with positions.consumer(Brokers(wanted.bootstrap)) as cluster:
+    with positions.consumer(wanted.brokers) as cluster:
         numbers = positions.partitions(cluster, wanted.topic)
         rows = _numbered(_records(spark, wanted, len(numbers)))
         rows.write.option("maxRecordsPerFile", ROWS_A_FILE).partitionBy("target").parquet(
@@ -108,7 +107,7 @@ def check_topic(wanted: Publish, plan: Plan) -> None:
 
 
 def topic_id_of(wanted: Publish) -> str | None:
-    return positions.topic_ids(Brokers(wanted.bootstrap), [wanted.topic]).get(wanted.topic)
+    return positions.topic_ids(wanted.brokers, [wanted.topic]).get(wanted.topic)
 
 
 def staged(spark: SparkSession, wanted: Publish, plan: Plan) -> DataFrame:

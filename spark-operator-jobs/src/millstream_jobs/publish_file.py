@@ -9,7 +9,7 @@
  "partitioner": "Murmur2",                Java clients' default; CRC32 is librdkafka's; RoundRobin ignores keys
  "maxRecordsPerSecond": 10000, "compression": "zstd",
  "staging": "/lake/_publications",        a folder, or s3a://BUCKET/FOLDER, that every attempt sees
- "s3": …, "result": …}                    as in RUN.json
+ "s3": …, "result": …, "login": …, "tls": …}    as in RUN.json
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Annotated, Literal, get_args
 import msgspec
 from msgspec import Meta, Struct
 
-from millstream_jobs.brokers import Bootstrap
+from millstream_jobs.brokers import Bootstrap, Brokers, Login, Tls
 from millstream_jobs.run import (
     ALLOWED,
     S3,
@@ -70,6 +70,12 @@ class Publish(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
     compression: Compression = "none"
     s3: S3 = S3()
     result: str = ""
+    login: Login | None = None
+    tls: Tls | None = None
+
+    @property
+    def brokers(self) -> Brokers:
+        return Brokers(self.bootstrap, self.login, self.tls)
 
     @property
     def table(self) -> Output:

@@ -5,7 +5,8 @@
      "topics": ["flights"],
      "from": "2026-07-01T00:00:00Z",           records at or after it
      "until": "2026-08-01T00:00:00Z",          up to the first record at or after it; left out: the end of the log
-     "value": …, "record": …, "output": …, "minPartitions": …, "result": …}    as in RUN.json, see `run`
+     "value": …, "record": …, "output": …, "minPartitions": …, "result": …,
+     "login": …, "tls": …}    as in RUN.json, see `run`
 
 `output.mode` decides about existing rows of these records: `Append`, for a separate table, leaves them; `Replace`
 removes exactly these in the commit that adds the new ones. For a rewind between two offsets, write a RUN.json with
@@ -29,7 +30,7 @@ from msgspec import Meta, Struct, field
 from pyspark.sql import SparkSession
 
 from millstream_jobs import command, load, positions
-from millstream_jobs.brokers import Bootstrap, Brokers
+from millstream_jobs.brokers import Bootstrap, Brokers, Login, Tls
 from millstream_jobs.command import Job
 from millstream_jobs.files import files_below
 from millstream_jobs.outputs import OutputError
@@ -61,6 +62,12 @@ class Rewind(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
     record: Record = Record()
     min_partitions: Annotated[int, Meta(ge=1, le=100_000)] | None = None
     result: str = ""
+    login: Login | None = None
+    tls: Tls | None = None
+
+    @property
+    def brokers(self) -> Brokers:
+        return Brokers(self.bootstrap, self.login, self.tls)
 
 
 class Pinned(Struct, frozen=True, rename="camel"):
@@ -103,8 +110,8 @@ def pin(wanted: Rewind) -> Run:
     try:
         if not files.exists(path):
             # Before the offsets, because a topic created in between would not have its id among them.
-            ids = positions.topic_ids(Brokers(wanted.bootstrap), wanted.topics)
-            offsets = positions.between(Brokers(wanted.bootstrap), wanted.topics, wanted.since, wanted.until)
+            ids = positions.topic_ids(wanted.brokers, wanted.topics)
+            offsets = positions.between(wanted.brokers, wanted.topics, wanted.since, wanted.until)
             known = {topic: number for topic, number in ids.items() if number}
             own = Pinned(wanted.topics, wanted.since, wanted.until, offsets, known)
             with contextlib.suppress(FileExistsError):  # another driver was first
@@ -130,6 +137,8 @@ def pin(wanted: Rewind) -> Run:
         topic_ids=pinned.topic_ids,
         from_timestamp=wanted.since,
         min_partitions=wanted.min_partitions,
+        login=wanted.login,
+        tls=wanted.tls,
     )
 
 

@@ -17,6 +17,7 @@ that a retry reads exactly the same records:
                                                "New" fails if it has any
      "fence": {"after": "flights-daily-0000"}, stops earlier runs of the load for good, see Fence; left out: does not
      "login": {"folder": "/run/millstream/user"},    the files of a user's Secret, see `brokers`; left out: no login
+     "tls": {"caFile": "/run/millstream/user/ca.crt"},    the authorities of brokers' certificates; left out: no TLS
      "result": "/dev/termination-log"}        a file; left out: none is written
 
 `read_run` raises `BadRun`, whose message names the field, its value and what is allowed.
@@ -35,7 +36,7 @@ import msgspec
 from msgspec import Meta, Struct, field
 
 from millstream_jobs import value as values
-from millstream_jobs.brokers import Bootstrap, Brokers, Login
+from millstream_jobs.brokers import Bootstrap, Brokers, Login, Tls
 from millstream_jobs.value import Record, Value
 
 MAX_RESULT_BYTES = 4096  # the limit of a termination message in Kubernetes
@@ -158,10 +159,11 @@ class Run(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
     fence: Fence | None = None
     result: str = ""
     login: Login | None = None
+    tls: Tls | None = None
 
     @property
     def brokers(self) -> Brokers:
-        return Brokers(self.bootstrap, self.login)
+        return Brokers(self.bootstrap, self.login, self.tls)
 
     @property
     def topics(self) -> tuple[str, ...]:
@@ -304,6 +306,7 @@ ALLOWED = {
     "name": "1 to 200 letters, digits, dots, underscores and hyphens, a letter or digit first and last",
     "bootstrap": "HOST:PORT, or several with commas between",
     "login.folder": "an absolute path, without white space, $, : and braces",
+    "tls.caFile": "the absolute path of a file, without white space, $, : and braces",
     "offsets": "at least one range",
     "topic": "a topic name: 1 to 249 letters, digits, dots, underscores and hyphens",
     "topicIds[...]": "an id as Kafka writes it: 22 letters, digits, hyphens and underscores",

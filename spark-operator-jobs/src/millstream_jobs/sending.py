@@ -47,7 +47,7 @@ class Task(Struct, frozen=True):
     """The parameters of a task."""
 
     name: str
-    bootstrap: str
+    brokers: Brokers
     topic: str
     starts: dict[int, int]
     records_per_second: float | None
@@ -66,7 +66,7 @@ def send(spark: SparkSession, wanted: Publish, plan: Plan, rows: DataFrame, resu
     tasks = min(len(plan.targets), spark.sparkContext.defaultParallelism)
     task = Task(
         wanted.name,
-        wanted.bootstrap,
+        wanted.brokers,
         wanted.topic,
         {target.partition: target.start for target in plan.targets},
         limit / tasks if limit else None,
@@ -80,9 +80,9 @@ def send(spark: SparkSession, wanted: Publish, plan: Plan, rows: DataFrame, resu
 
 def check(spark: SparkSession, wanted: Publish, plan: Plan) -> None:
     """SendingError unless the topic has each row exactly once."""
-    name, bootstrap, topic = wanted.name, wanted.bootstrap, wanted.topic
+    name, brokers, topic = wanted.name, wanted.brokers, wanted.topic
     targets = spark.sparkContext.parallelize(plan.targets, len(plan.targets))
-    for said in targets.map(lambda target: _problem(name, bootstrap, topic, target)).collect():
+    for said in targets.map(lambda target: _problem(name, brokers, topic, target)).collect():
         if said:
             raise SendingError(said)
 
@@ -103,7 +103,7 @@ def _send_partition(task: Task, partition: int, rows: Iterator[Row]) -> int:
     """Send the rows of a partition; returns the number sent."""
     context = TaskContext.get()
     repeated = task.resumed or (context is not None and context.attemptNumber() > 0)
-    with positions.consumer(Brokers(task.bootstrap)) as consumer:
+    with positions.consumer(task.brokers) as consumer:
         there = TopicPartition(task.topic, partition)
         if repeated:
             _settle(consumer, there, task.starts[partition], task.name)
@@ -116,7 +116,7 @@ def _send_partition(task: Task, partition: int, rows: Iterator[Row]) -> int:
 
     producer = Producer(
         {
-            "bootstrap.servers": task.bootstrap,
+            **task.brokers.client(),
             "enable.idempotence": True,
             "enable.gapless.guarantee": True,
             "delivery.timeout.ms": DELIVERY_TIMEOUT_S * 1000,
@@ -249,10 +249,10 @@ def _rows(consumer: Consumer, part: TopicPartition, first: int, end: int, name: 
                 return
 
 
-def _problem(name: str, bootstrap: str, topic: str, target: Target) -> str:
+def _problem(name: str, brokers: Brokers, topic: str, target: Target) -> str:
     """What is wrong with the contents of a partition; "" if nothing is."""
     part = TopicPartition(topic, target.partition)
-    with positions.consumer(Brokers(bootstrap)) as consumer:
+    with positions.consumer(brokers) as consumer:
         low, end = consumer.get_watermark_offsets(part, positions.TIMEOUT_S)
         if end - target.start == target.rows:
             return ""

@@ -6,7 +6,8 @@
      "interval": "60 seconds",              between micro-batches; left out: load what there is, then end
      "maxRecordsPerBatch": 1000000,
      "checkpoint": "/lake/_checkpoints/flights",    a folder, or s3a://BUCKET/FOLDER
-     "value": …, "record": …, "output": …, "minPartitions": …, "result": …}    as in RUN.json, see `run`
+     "value": …, "record": …, "output": …, "minPartitions": …, "result": …,
+     "login": …, "tls": …}    as in RUN.json, see `run`
 
 The checkpoint fixes the offsets of a micro-batch before it runs, and a restart repeats the last one. `checkpoint` reads
 them there, and a load with these offsets reads the records: the same columns, checks and commit, under a name with the
@@ -25,7 +26,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from millstream_jobs import checkpoint, command, load, positions, table
-from millstream_jobs.brokers import Bootstrap, Brokers
+from millstream_jobs.brokers import Bootstrap, Brokers, Login, Tls
 from millstream_jobs.command import Job
 from millstream_jobs.files import Files, files_at
 from millstream_jobs.outputs.session import configure
@@ -57,6 +58,12 @@ class Stream(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
     record: Record = Record()
     min_partitions: Annotated[int, Meta(ge=1, le=100_000)] | None = None
     result: str = ""
+    login: Login | None = None
+    tls: Tls | None = None
+
+    @property
+    def brokers(self) -> Brokers:
+        return Brokers(self.bootstrap, self.login, self.tls)
 
 
 ALLOWED.update(
@@ -105,7 +112,7 @@ def stream(spark: SparkSession, wanted: Stream) -> Result:
 
     source = (
         spark.readStream.format("kafka")
-        .options(**table.source_options(Brokers(wanted.bootstrap)))
+        .options(**table.source_options(wanted.brokers))
         .option("subscribe", ",".join(wanted.topics))
         .option("startingOffsets", wanted.starting_offsets.lower())
     )
@@ -151,12 +158,14 @@ def _run(wanted: Stream, number: int) -> Run | None:
         record=wanted.record,
         topic_ids=ids,
         min_partitions=wanted.min_partitions,
+        login=wanted.login,
+        tls=wanted.tls,
     )
 
 
 def _check_topics(wanted: Stream) -> dict[str, str]:
     """The topics' ids, which match those of the checkpoint."""
-    found = positions.topic_ids(Brokers(wanted.bootstrap), wanted.topics)
+    found = positions.topic_ids(wanted.brokers, wanted.topics)
     for topic in wanted.topics:
         if topic not in found:
             raise positions.NoTopic(f"topics: {topic} is not there: {positions.CREATE}")

@@ -19,6 +19,7 @@ from millstream_operator.resources import workload as workloads
 from millstream_operator.resources import zookeeper
 from millstream_operator.resources.load_job import job
 from millstream_operator.resources.load_spark_application import spark_application
+from millstream_operator.resources.pod_access import PodAccess
 from millstream_operator.resources.volumes import UserIds
 from millstream_operator.state.context import Images
 
@@ -120,7 +121,7 @@ def pods(user_ids: UserIds, *, owner: bool = False) -> Iterator[tuple[str, Spec]
     yield "job", of_job["spec"]["template"]
     yield "driver", application["spec"]["driver"]["template"]
     yield "executor", application["spec"]["executor"]["template"]
-    data = loads.config_map(load, "x:9092", images)["data"]
+    data = loads.config_map(load, PodAccess("x:9092"), images)["data"]
     yield "job's executor", yaml.safe_load(data[loads.EXECUTOR_FILE])
 
 

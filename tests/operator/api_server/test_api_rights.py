@@ -40,6 +40,7 @@ from millstream_operator.resources import zookeeper_login
 from millstream_operator.resources.images import Images, SparkRole
 from millstream_operator.resources.load_job import job
 from millstream_operator.resources.network_policy import network_policies
+from millstream_operator.resources.pod_access import PodAccess
 from millstream_operator.state.context import Services
 
 pytestmark = pytest.mark.soak
@@ -260,7 +261,9 @@ def test_the_operator_can_run_a_load_and_clean_up_after_it(
     load = decode_as(BatchLoad, stored(policed, "BatchLoad", "daily", spec))
     begun = BatchLoadStatus(last_run=Run(name="daily-0001-x", id="daily-0001-x", state="Pending"), offsets=())
     run_of = replace(load, status=begun)
-    for manifest in (load_objects.config_map(run_of, "b:9092", Images()), job(run_of, Images())):
+    access = PodAccess("b:9090", has_login=True, has_tls=True)
+    started = load_objects.with_files_of_access(job(run_of, Images()), run_of, access)
+    for manifest in (load_objects.config_map(run_of, access, Images()), started):
         operator.create(manifest)
     services = Services(operator)
     clean(services, load, begun)
@@ -388,6 +391,10 @@ def test_policies_bound_a_driver(foreign: Namespace, tmp_path: Path) -> None:
         return {**a_pod(labels, spec, **more), "metadata": metadata}
 
     assert refused(foreign, driver, executor()) == ""
+    own = [{"secret": {"name": f"daily-load-{name}"}} for name in ("user", "trust")]
+    assert (
+        refused(foreign, driver, executor({"volumes": [{"name": "v", "projected": {"sources": own}}]})) == ""
+    )
     for what, (spec, more) in ESCALATING.items():
         assert refused(foreign, driver, executor(spec, **more)), what
     # Another driver's executors are not its own, nor are pods without a driver.

@@ -28,6 +28,7 @@ from millstream_operator.resources import load as resources
 from millstream_operator.resources.images import Images, SparkRole
 from millstream_operator.resources.load_job import job
 from millstream_operator.resources.load_spark_application import spark_application
+from millstream_operator.resources.pod_access import PodAccess
 from millstream_operator.resources.volumes import UserIds
 from millstream_operator.validation.schema import validate
 
@@ -85,7 +86,7 @@ def restricted(pod: dict[str, Any]) -> bool:
 
 def test_the_runs_file_is_what_the_job_reads(tmp_path: Path) -> None:
     load = a_load()
-    data = resources.config_map(load, "default-bootstrap.flights.svc:9092", IMAGES)["data"]
+    data = resources.config_map(load, PodAccess("default-bootstrap.flights.svc:9092"), IMAGES)["data"]
     file = tmp_path / "run.json"
     file.write_text(data["run.json"])
     run = read_run(file)
@@ -105,7 +106,9 @@ def test_a_run_names_its_topics_and_its_first_one_must_find_no_rows(tmp_path: Pa
     def told(load: BatchLoad, **changed: Any) -> tuple[dict[str, str], str]:
         status = msgspec.structs.replace(load.status, **changed)
         file = tmp_path / "run.json"
-        manifest = resources.run_file(msgspec.structs.replace(load, status=status), "b:1", result="")
+        manifest = resources.run_file(
+            msgspec.structs.replace(load, status=status), PodAccess("b:1"), result=""
+        )
         file.write_text(json.dumps(manifest))
         run = read_run(file)
         return run.topic_ids, run.output.mode
@@ -134,7 +137,7 @@ def test_a_run_names_its_topics_and_its_first_one_must_find_no_rows(tmp_path: Pa
 
 
 def fence_of(load: BatchLoad) -> dict[str, Any]:
-    found: dict[str, Any] = resources.run_file(load, "b:1", result="")["fence"]
+    found: dict[str, Any] = resources.run_file(load, PodAccess("b:1"), result="")["fence"]
     return found
 
 
@@ -197,8 +200,8 @@ def test_a_run_that_was_fenced_is_not_repeated() -> None:
 def test_a_run_that_an_older_release_began_keeps_the_name_of_its_rows() -> None:
     load = a_load()
     older = msgspec.structs.replace(load, status=BatchLoadStatus(last_run=Run(name="daily-0001")))
-    assert resources.run_file(older, "b:1", result="")["name"] == "daily-0001-u-1"
-    assert resources.run_file(load, "b:1", result="")["name"] == "daily-0001-u-1"
+    assert resources.run_file(older, PodAccess("b:1"), result="")["name"] == "daily-0001-u-1"
+    assert resources.run_file(load, PodAccess("b:1"), result="")["name"] == "daily-0001-u-1"
 
 
 @pytest.mark.parametrize(
@@ -215,7 +218,7 @@ def test_values_and_records_are_read_by_the_job_as_the_spec_says(
 ) -> None:
     load = a_load(value=value, record={"key": "Text", "headers": True}, minPartitions=16)
     file = tmp_path / "run.json"
-    file.write_text(json.dumps(resources.run_file(load, "b:1", result="")))
+    file.write_text(json.dumps(resources.run_file(load, PodAccess("b:1"), result="")))
     run = read_run(file)
     told = msgspec.to_builtins(run.value)
     assert {name: told[name] for name in value} == value
@@ -226,11 +229,15 @@ def test_a_run_that_begins_at_a_time_leaves_out_older_records() -> None:
     at = {"position": "Timestamp", "timestamp": "2026-11-20T00:00:00Z"}
     later = {"position": "Timestamp", "timestamp": "2026-11-21T00:00:00Z"}
     load = a_load(**{"from": at, "rerun": {"requestId": "again", "from": later}})
-    assert resources.run_file(load, "b:1", result="")["fromTimestamp"] == "2026-11-20T00:00:00+00:00"
+    assert (
+        resources.run_file(load, PodAccess("b:1"), result="")["fromTimestamp"] == "2026-11-20T00:00:00+00:00"
+    )
     run = msgspec.structs.replace(load.status.last_run, trigger="Rerun", request_id="again")
     rerun = msgspec.structs.replace(load, status=msgspec.structs.replace(load.status, last_run=run))
-    assert resources.run_file(rerun, "b:1", result="")["fromTimestamp"] == "2026-11-21T00:00:00+00:00"
-    assert "fromTimestamp" not in resources.run_file(a_load(), "b:1", result="")
+    assert (
+        resources.run_file(rerun, PodAccess("b:1"), result="")["fromTimestamp"] == "2026-11-21T00:00:00+00:00"
+    )
+    assert "fromTimestamp" not in resources.run_file(a_load(), PodAccess("b:1"), result="")
 
 
 def test_every_way_to_run_the_job_has_the_same_limits_on_avro() -> None:
@@ -266,7 +273,7 @@ def test_an_outputs_store_and_catalog_are_in_the_runs_file_and_its_credentials_a
             "s3": {"endpoint": "https://store:9000", "pathStyle": True, "credentialsSecret": "store"},
         }
     )
-    data = resources.config_map(load, "b:9092", IMAGES)["data"]
+    data = resources.config_map(load, PodAccess("b:9092"), IMAGES)["data"]
     file = tmp_path / "run.json"
     file.write_text(data["run.json"])
     output = read_run(file).output
@@ -309,14 +316,16 @@ def test_a_rest_catalogs_sign_in_is_in_the_runs_file(tmp_path: Path) -> None:
     }
     load = a_load(output={"path": "/lake", "format": "Iceberg", "table": "flights.daily", "catalog": catalog})
     file = tmp_path / "run.json"
-    file.write_text(resources.config_map(load, "b:9092", IMAGES)["data"]["run.json"])
+    file.write_text(resources.config_map(load, PodAccess("b:9092"), IMAGES)["data"]["run.json"])
     given = read_run(file).output.catalog
     assert (given.warehouse, given.scope) == ("lake", "PRINCIPAL_ROLE:ALL")
     assert given.oauth2_server_uri == "https://login/token"
 
 
 def a_plain_executor() -> dict[str, Any]:
-    template = yaml.safe_load(resources.config_map(a_load(), "b:9092", IMAGES)["data"]["executor.yaml"])
+    template = yaml.safe_load(
+        resources.config_map(a_load(), PodAccess("b:9092"), IMAGES)["data"]["executor.yaml"]
+    )
     container: dict[str, Any] = template["spec"]["containers"][0]
     return {"env": [], **container}
 
@@ -345,7 +354,7 @@ def test_a_templates_variable_shows_no_secret(value: str, shown: str) -> None:
     load = a_load(
         output=output, spark={"driver": {"template": template}, "executor": {"template": of_executor}}
     )
-    pod = yaml.safe_load(resources.config_map(load, "b:9092", IMAGES)["data"]["executor.yaml"])
+    pod = yaml.safe_load(resources.config_map(load, PodAccess("b:9092"), IMAGES)["data"]["executor.yaml"])
     application = spark_application(load, IMAGES)["spec"]
     containers = [driver_container(load), *pod["spec"]["containers"]]
     containers += [
@@ -359,7 +368,7 @@ def test_a_templates_variable_shows_no_secret(value: str, shown: str) -> None:
 
 
 def test_binary_values_have_no_schema() -> None:
-    assert resources.run_file(a_load(value={"format": "Binary"}), "b:1", result="")["value"] == {
+    assert resources.run_file(a_load(value={"format": "Binary"}), PodAccess("b:1"), result="")["value"] == {
         "format": "Binary"
     }
 
@@ -367,7 +376,7 @@ def test_binary_values_have_no_schema() -> None:
 def test_what_belongs_to_a_run_belongs_to_its_load() -> None:
     load = a_load()
     for manifest in (
-        resources.config_map(load, "b:9092", IMAGES),
+        resources.config_map(load, PodAccess("b:9092"), IMAGES),
         job(load, IMAGES),
         spark_application(load, IMAGES),
     ):
@@ -375,7 +384,7 @@ def test_what_belongs_to_a_run_belongs_to_its_load() -> None:
         assert (metadata["namespace"], metadata["name"]) == ("flights", "daily-0001-u-1")
         assert metadata["ownerReferences"][0]["uid"] == "u-1"
         assert metadata["labels"]["app.kubernetes.io/managed-by"] == "millstream-operator"
-    assert resources.config_map(load, "b:9092", IMAGES)["immutable"] is True
+    assert resources.config_map(load, PodAccess("b:9092"), IMAGES)["immutable"] is True
 
 
 def test_the_job_runs_the_driver_in_its_pod() -> None:
@@ -416,7 +425,9 @@ def test_the_job_runs_the_driver_in_its_pod() -> None:
 
 def test_the_output_volume_is_where_rows_are_written() -> None:
     load = a_load()
-    executor = yaml.safe_load(resources.config_map(load, "b:9092", IMAGES)["data"]["executor.yaml"])["spec"]
+    executor = yaml.safe_load(
+        resources.config_map(load, PodAccess("b:9092"), IMAGES)["data"]["executor.yaml"]
+    )["spec"]
     for pod in (job(load, IMAGES)["spec"]["template"]["spec"], executor):
         assert {"name": "output", "persistentVolumeClaim": {"claimName": "lake"}} in pod["volumes"]
         assert {"name": "output", "mountPath": "/lake"} in pod["containers"][0]["volumeMounts"]
@@ -505,7 +516,9 @@ def test_no_pod_names_a_user_where_the_platform_assigns_them() -> None:
     images = dataclasses.replace(IMAGES, user_ids=UserIds.ASSIGNED)
     load = a_load()
     application = spark_application(load, images)["spec"]
-    executor = yaml.safe_load(resources.config_map(load, "b:9092", images)["data"]["executor.yaml"])["spec"]
+    executor = yaml.safe_load(
+        resources.config_map(load, PodAccess("b:9092"), images)["data"]["executor.yaml"]
+    )["spec"]
     pods = [job(load, images)["spec"]["template"]["spec"], executor]
     pods += [application[role]["template"]["spec"] for role in ("driver", "executor")]
     for pod in pods:
@@ -536,7 +549,7 @@ def test_the_driver_asks_for_rights_on_pods_only() -> None:
 
 
 def mode_of(load: BatchLoad) -> str:
-    return str(resources.run_file(load, "b:1", result="")["output"].get("mode", "Append"))
+    return str(resources.run_file(load, PodAccess("b:1"), result="")["output"].get("mode", "Append"))
 
 
 @pytest.mark.parametrize("edit", [{"topics": ["flights", "other"]}, {"until": {"position": "Latest"}}])
@@ -561,3 +574,15 @@ def test_a_run_looks_for_the_rows_of_a_failed_one_that_it_does_not_repeat(edit: 
     done = loads.ended(again, value={"format": "Text"}, **edit)
     later = {**loads.MORE, ("flights", 0): Ends(0, 200, topic_id="T1")}
     assert mode_of(loads.started(done, partitions=later)) == "Append"
+
+
+@pytest.mark.parametrize("ids", list(UserIds))
+def test_pods_that_log_in_have_each_volume_once(ids: UserIds) -> None:
+    """A pod of an assigned user has one more, with a name for the user."""
+    load, images = a_load(), Images(user_ids=ids)
+    access = PodAccess("b:9090", has_login=True, has_tls=True)
+    started = resources.with_files_of_access(job(load, images), load, access)
+    executor = yaml.safe_load(resources.config_map(load, access, images)["data"]["executor.yaml"])
+    for pod in (started["spec"]["template"]["spec"], executor["spec"]):
+        names = [one["name"] for one in pod["volumes"]]
+        assert len(names) == len(set(names)), names

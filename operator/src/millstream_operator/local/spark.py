@@ -31,6 +31,7 @@ from ..models.conditions import Reason
 from ..models.load_run import ObservedRun, RunState
 from ..reconcile.load.runner import TIMED_OUT, Report, explained, reason_of
 from ..resources.load import AVRO_LIMITS, SPARK_VERSION, run_file, run_id, run_name
+from ..resources.pod_access import PodAccess
 from .clusters import command, folder_name
 from .java import NotInstalled, find_java, pyspark_folder
 from .processes import MARK
@@ -161,7 +162,7 @@ def run(
     if path.startswith("/"):
         with contextlib.suppress(OSError):  # the job reports the problem with it
             Path(path).parent.mkdir(parents=True, exist_ok=True)
-    told = run_file(load, bootstrap, result=str(result), output_path=path)
+    told = run_file(load, PodAccess(bootstrap), result=str(result), output_path=path)
     (folder / "run.json").write_text(json.dumps(told, indent=1))
     arguments = [*submit_command(load), str(program), str(folder / "run.json")]
     environment = {

@@ -57,7 +57,6 @@ class Reason(StrEnum):
     PLAINTEXT_LISTENER = "PlaintextListener"
     LISTENER_OPEN = "ListenerOpen"
     NOT_STATED = "NotStated"
-    LOGIN_REQUIRED = "LoginRequired"
     ZOOKEEPER_NOT_READY = "ZooKeeperNotReady"
     UPGRADING = "Upgrading"
     OUTSIDE_MAINTENANCE_WINDOW = "OutsideMaintenanceWindow"

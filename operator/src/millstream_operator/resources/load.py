@@ -5,8 +5,8 @@ A run is immutable: its ConfigMap holds `run.json` (which `millstream-load` read
 
 Pods satisfy the "restricted" Pod Security Standard: Spark's own user 185, no capabilities, a read-only root;
 Spark's temporary files go to emptyDirs. The output volume is mounted at the first folder of `spec.output.path`,
-in the driver and in every executor, because executors write the rows. If the run logs in at brokers (`with_login`),
-driver and executors mount the Secret of the load's user.
+in the driver and in every executor, because executors write the rows. If the run logs in at brokers,
+driver and executors mount the Secrets of the load's user and, with TLS, of the authorities (pod_access.py).
 """
 
 from __future__ import annotations
@@ -23,9 +23,11 @@ from ..models import API_VERSION, BatchLoad
 from ..models.load import SparkDriver, SparkExecutor, Written
 from ..models.quantity import parse_quantity
 from ..models.references import without_references
+from . import pod_access
 from .images import Images, SparkRole
 from .load_value import reading, value
 from .merge import merge
+from .pod_access import PodAccess
 from .pods import resources_of, with_template
 from .user_name import with_user_name
 from .volumes import UserIds, pod_security, with_owner
@@ -44,10 +46,10 @@ USER = 185  # the user of Spark's images
 FOLDER = "/etc/millstream"
 RUN_FILE = "run.json"
 EXECUTOR_FILE = "executor.yaml"
-LOGIN_FOLDER = "/run/millstream/user"
-LOGIN_VOLUME = "user"
-LOGIN = "login"
-"""Key of RUN.json."""
+GROUP = "millstream-jobs"
+"""The group id of jobs' consumers, which are in no group; librdkafka asks for the group's coordinator all the same."""
+LOGIN, TLS = "login", "tls"
+"""Keys of RUN.json."""
 RUN_LABEL = "millstream.dev/run"
 # Spark's names for its containers, by which a pod template addresses them.
 DRIVER_CONTAINER = "spark-kubernetes-driver"
@@ -125,20 +127,18 @@ def login_secret(load: BatchLoad) -> str:
     return f"{load.name}-load-user"
 
 
-def run_file(
-    load: BatchLoad,
-    bootstrap: str,
-    *,
-    result: str,
-    output_path: str | None = None,
-    login: str | None = None,
-) -> Manifest:
-    """RUN.json: everything that the job needs to know. ``login``: the folder with the user's files."""
+def trust_secret(load: BatchLoad) -> str:
+    """The Secret with a copy of the Cluster's authorities. The chart's admission policies know its name."""
+    return f"{load.name}-load-trust"
+
+
+def run_file(load: BatchLoad, access: PodAccess, *, result: str, output_path: str | None = None) -> Manifest:
+    """RUN.json: everything that the job needs to know."""
     output = load.spec.output
     topic_ids = {part.topic: part.topic_id for part in load.status.offsets or () if part.topic_id}
     return {
         "name": run_id(load),
-        "bootstrap": bootstrap,
+        "bootstrap": access.bootstrap,
         "offsets": [
             {"topic": part.topic, "partition": part.partition, "from": part.from_, "until": part.until}
             for part in load.status.offsets or ()
@@ -149,13 +149,15 @@ def run_file(
         **reading(load),
         "output": output_of(load, output_path or output.path),
         "result": result,
-        **({LOGIN: {"folder": login}} if login else {}),
+        **({LOGIN: {"folder": pod_access.FOLDER}} if access.has_login else {}),
+        **({TLS: {"caFile": pod_access.CA_FILE}} if access.has_tls else {}),
     }
 
 
-def logs_in(config_map: Mapping[str, Any]) -> bool:
-    """Whether the run of a ConfigMap logs in at brokers."""
-    return LOGIN in json.loads(config_map["data"][RUN_FILE])
+def logs_in(config_map: Mapping[str, Any], *, has_tls: bool = False) -> bool:
+    """Whether the run of a ConfigMap logs in at brokers, with TLS or without."""
+    found = json.loads(config_map["data"][RUN_FILE])
+    return LOGIN in found and (TLS in found) is has_tls
 
 
 def output_of(load: BatchLoad, path: str) -> Manifest:
@@ -271,18 +273,15 @@ def credentials(load: BatchLoad) -> list[Manifest]:
     ]
 
 
-def config_map(load: BatchLoad, bootstrap: str, images: Images, *, has_login: bool = False) -> Manifest:
-    executor = executor_template(load, images)
-    if has_login:
-        executor = _with_user(executor, load)
-    login = LOGIN_FOLDER if has_login else None
+def config_map(load: BatchLoad, access: PodAccess, images: Images) -> Manifest:
+    executor = _with_files(executor_template(load, images), load, access)
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": metadata(load, run_name(load)),
         "immutable": True,
         "data": {
-            RUN_FILE: json.dumps(run_file(load, bootstrap, result=TERMINATION_LOG, login=login), indent=1),
+            RUN_FILE: json.dumps(run_file(load, access, result=TERMINATION_LOG), indent=1),
             EXECUTOR_FILE: yaml.safe_dump(executor, sort_keys=False),
         },
     }
@@ -365,27 +364,24 @@ def with_volume_owner(runner: Manifest, images: Images) -> Manifest:
     return {**runner, "spec": changed if holder is spec else {**spec, "driver": changed}}
 
 
-def with_login(runner: Manifest, load: BatchLoad) -> Manifest:
-    """The runner with pods that have the files of the load's user, which follow its Secret."""
+def with_files_of_access(runner: Manifest, load: BatchLoad, access: PodAccess) -> Manifest:
+    """The runner with pods that have the files with which they connect."""
     spec = runner["spec"]
     if runner["kind"] != "SparkApplication":
-        return {**runner, "spec": {**spec, "template": _with_user(spec["template"], load)}}
+        return {**runner, "spec": {**spec, "template": _with_files(spec["template"], load, access)}}
     pods = {
-        role: {**spec[role], "template": _with_user(spec[role]["template"], load)}
+        role: {**spec[role], "template": _with_files(spec[role]["template"], load, access)}
         for role in ("driver", "executor")
     }
     return {**runner, "spec": {**spec, **pods}}
 
 
-def _with_user(template: Manifest, load: BatchLoad) -> Manifest:
+def _with_files(template: Manifest, load: BatchLoad, access: PodAccess) -> Manifest:
     """A pod's template whose first container, Spark's, has them."""
-    pod = template["spec"]
-    volume = {"name": LOGIN_VOLUME, "secret": {"secretName": login_secret(load)}}
-    mount = {"name": LOGIN_VOLUME, "mountPath": LOGIN_FOLDER, "readOnly": True}
-    spark, *others = pod["containers"]
-    spark = {**spark, "volumeMounts": [*spark["volumeMounts"], mount]}
-    changed = {"containers": [spark, *others], "volumes": [*pod["volumes"], volume]}
-    return {**template, "spec": {**pod, **changed}}
+    if not access.has_login:
+        return template
+    secrets = [login_secret(load), *([trust_secret(load)] if access.has_tls else [])]
+    return {**template, "spec": pod_access.with_files(template["spec"], secrets)}
 
 
 def executor_template(load: BatchLoad, images: Images) -> Manifest:

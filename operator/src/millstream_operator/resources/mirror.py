@@ -24,6 +24,7 @@ from ..models.mirror import (
     Username,
 )
 from .images import Images
+from .owned import secret_of
 from .pod_user import PASSWORD
 from .pods import resources_of, with_template
 from .volumes import pod_security
@@ -209,6 +210,11 @@ def login_secret(mirror: MirrorMaker) -> str:
 def own_trust(mirror: MirrorMaker) -> str:
     """The Secret with the authorities of Clusters where the workers log in with TLS, each in a key of its own."""
     return f"{object_name(mirror)}-trust"
+
+
+def own_trust_reference(mirror: MirrorMaker) -> Manifest:
+    """This Secret without values."""
+    return secret_of(metadata(mirror), own_trust(mirror))
 
 
 def trust_key(cluster: str) -> str:

@@ -98,6 +98,11 @@ def secret_reference(cluster: Cluster, name: str) -> Manifest:
     return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata(cluster, name)}
 
 
+def secret_of(metadata: Mapping[str, Any], name: str) -> Manifest:
+    """A Secret without values. ``metadata``: of an object of the same owner."""
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": {**metadata, "name": name}}
+
+
 def opaque_secret(
     reference: Manifest, values: Mapping[str, bytes], annotations: Mapping[str, str]
 ) -> Manifest:

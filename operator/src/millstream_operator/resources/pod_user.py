@@ -21,7 +21,7 @@ from millstream_kafka.admin.access import Acl, ScramCredential
 from millstream_kafka.scram_mechanism import MIN_ITERATIONS, ScramMechanism
 
 from ..models import BatchLoad, MirrorMaker, Resource
-from .owned import opaque_secret, values_of
+from .owned import opaque_secret, secret_of, values_of
 from .user import MAX_PASSWORD, ROTATED_FOR, jaas_config, rotated_for
 
 Manifest = dict[str, Any]
@@ -63,8 +63,7 @@ def user_name(kind: str, uid: str) -> str:
 
 def pod_user(resource: Resource, secret: str, metadata: Manifest) -> PodUser:
     """``metadata``: of an object that belongs to the resource, and ``secret`` the Secret's name."""
-    reference = {"apiVersion": "v1", "kind": "Secret", "metadata": {**metadata, "name": secret}}
-    return PodUser(user_name(resource.KIND, resource.metadata.uid), reference)
+    return PodUser(user_name(resource.KIND, resource.metadata.uid), secret_of(metadata, secret))
 
 
 def next_iterations(before: Collection[int], random: int) -> int:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from millstream_kafka.client.security import Credential, Sasl, Security, Tls
 
 from ..kafka.client_config import ClientConfig
@@ -15,6 +13,7 @@ from ..resources.broker_config import OPERATOR_USER
 from ..resources.certificates import CA
 from ..resources.cluster import bootstrap_of
 from ..resources.platform import MECHANISM
+from ..resources.pod_access import PodAccess
 
 
 def platform_client(kube: Kube, cluster: Cluster) -> ClientConfig:
@@ -25,25 +24,13 @@ def platform_client(kube: Kube, cluster: Cluster) -> ClientConfig:
     return ClientConfig(platform.bootstrap, with_password(kube, cluster, platform))
 
 
-@dataclass(frozen=True, slots=True)
-class PodAccess:
-    """How pods of ours connect to a Cluster: where, and whether as a user of their own.
-
-    ``ca_secret``: the Secret in the Cluster's namespace with the authorities to trust, None without TLS.
-    """
-
-    bootstrap: str
-    has_login: bool = False
-    ca_secret: str | None = None
-
-
 def pods_connect(cluster: Cluster) -> PodAccess:
     """They log in at the listener of the operator as soon as every broker has it, whether or not the Internal listener
     is still open: so nothing changes for them when it is closed."""
     platform = cluster.status.platform
     if platform is None:
         return PodAccess(bootstrap_of(cluster))
-    return PodAccess(platform.bootstrap, has_login=True, ca_secret=platform.ca_secret)
+    return PodAccess(platform.bootstrap, has_login=True, has_tls=platform.ca_secret is not None)
 
 
 def with_password(kube: Kube, cluster: Cluster, platform: PlatformStatus, key: str = "password") -> Security:

@@ -14,7 +14,7 @@
      "output": {"format": "Delta", "path": "/lake/_audits"},      as in RUN.json: the table that gets the audit's rows
      "report": "/lake/_audits.html",        a file, or s3a://BUCKET/FILE with `s3`
      "maxMissing": 0,                       the job fails if more records are missing; left out: never
-     "minPartitions": …, "s3": …, "result": …, "login": …}    as in RUN.json
+     "minPartitions": …, "s3": …, "result": …, "login": …, "tls": …}    as in RUN.json
 
 It needs `reports`, `tables`, or both: records are missing when one of them differs from the log.
 """
@@ -27,7 +27,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct, field
 
-from millstream_jobs.brokers import Bootstrap, Brokers, Login
+from millstream_jobs.brokers import Bootstrap, Brokers, Login, Tls
 from millstream_jobs.run import (
     ALLOWED,
     S3,
@@ -72,10 +72,11 @@ class Audit(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
     s3: S3 = S3()
     result: str = ""
     login: Login | None = None
+    tls: Tls | None = None
 
     @property
     def brokers(self) -> Brokers:
-        return Brokers(self.bootstrap, self.login)
+        return Brokers(self.bootstrap, self.login, self.tls)
 
     @property
     def window_s(self) -> int:

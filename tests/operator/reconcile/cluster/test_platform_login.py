@@ -155,22 +155,28 @@ def with_login_of_brokers(
     east.look(**HEALTHY)
 
 
-def run_of_load(*, login: bool = False, uid: str = "u-daily") -> dict[str, Any]:
+def run_of_load(*, login: bool = False, tls: bool = False, uid: str = "u-daily") -> dict[str, Any]:
     """The ConfigMap of a run."""
-    file = {"login": {"folder": "/f"}} if login else {}
+    file = {**({"login": {"folder": "/f"}} if login else {}), **({"tls": {"caFile": "/f/ca"}} if tls else {})}
     metadata = {"namespace": "ns", "name": "daily-0001", "ownerReferences": [{"uid": uid}]}
     return {"kind": "ConfigMap", "metadata": metadata, "data": {"run.json": json.dumps(file)}}
 
 
-def test_a_cluster_that_loads_use_gets_no_tls_and_names_them() -> None:
+@pytest.mark.parametrize("login", [False, True], ids=["open", "login"])
+def test_a_cluster_gets_tls_when_no_run_of_a_load_is_without_it(login: bool) -> None:
     east = open_cluster()
-    with_login_of_brokers(east, LOAD, closing=TLS)
+    east.kube.put(run_of_load(login=login))
+    running = {**stored(LOAD), "status": {"lastRun": {"name": "daily-0001", "state": "Running"}}}
+    with_login_of_brokers(east, running, closing=TLS)
     assert protocols(east)["INTERNAL"] == "PLAINTEXT"
     assert connects(east)[1], "the operator logs in"
     assert east.status["platform"]["internal"] == "Open"
     status, reason, words = east.says("Warning") or ("", "", "")
     assert (status, reason) == ("True", "ListenerOpen")
-    assert "is still open, because BatchLoad ns/daily cannot use TLS yet: delete it" in words
+    assert "is still open, because BatchLoad ns/daily has a run that does not log in with TLS" in words
+    east.kube.put(run_of_load(login=True, tls=True))
+    east.look(**HEALTHY)
+    assert protocols(east)["INTERNAL"] == "SSL"
 
 
 def test_a_cluster_closes_when_no_run_of_a_load_is_without_a_login() -> None:

@@ -21,7 +21,20 @@ from millstream_operator.reconcile.common.pod_users import remove_unused_users
 PLATFORM = {"platform": {"bootstrap": "default-bootstrap.ns.svc:9091", "secret": "s", "internal": "Open"}}
 CLUSTER = stored(cluster("default"), PLATFORM)
 SECRET, USER, RUN = "daily-load-user", "millstream-pods.batchload.u-daily", "daily-0001-u-daily"
+RIGHTS = {"READ on TOPIC flights (LITERAL) from *", "DESCRIBE on GROUP millstream-jobs (LITERAL) from *"}
+TRUST = "daily-load-trust"
 FOLDER = "/run/millstream/user"
+ENCRYPTED = stored(
+    cluster("default"),
+    {
+        "platform": {
+            "bootstrap": "default-bootstrap.ns.svc:9090",
+            "secret": "s",
+            "caSecret": "default-cluster-ca-cert",
+            "internal": "Closed",
+        }
+    },
+)
 
 
 def begun(users: KnownUsers, **spec: Any) -> InMemory:
@@ -33,12 +46,29 @@ def password(found: InMemory) -> str:
     return base64.b64decode(found.kube.objects["Secret", SECRET]["data"]["password"]).decode()
 
 
+def encoded(text: str) -> str:
+    return base64.b64encode(text.encode()).decode()
+
+
+def publish(found: InMemory, authorities: str) -> None:
+    """Set the authorities of the Cluster."""
+    name = {"namespace": "ns", "name": "default-cluster-ca-cert"}
+    found.kube.put({"kind": "Secret", "metadata": name, "data": {"ca.crt": encoded(authorities)}})
+
+
 def has_user(template: dict[str, Any]) -> bool:
     """Whether Spark's container of a pod has the user's files."""
+    return files(template) == [SECRET]
+
+
+def files(template: dict[str, Any]) -> list[str]:
+    """The Secrets whose files Spark's container has in the folder."""
     pod = template["spec"]
-    secrets = {one["name"]: one["secret"]["secretName"] for one in pod["volumes"] if "secret" in one}
+    (volume,) = (one for one in pod["volumes"] if "projected" in one)
+    assert [one["name"] for one in pod["volumes"]].count(volume["name"]) == 1
     mounts = {one["name"]: one["mountPath"] for one in pod["containers"][0]["volumeMounts"]}
-    return secrets == {"user": SECRET} and mounts["user"] == FOLDER
+    assert mounts[volume["name"]] == FOLDER
+    return [one["secret"]["name"] for one in volume["projected"]["sources"]]
 
 
 @pytest.mark.parametrize("runner", ["Job", "SparkApplication"])
@@ -47,18 +77,18 @@ def test_driver_and_executors_have_the_files_of_the_loads_own_user(runner: str) 
     found = begun(users, runner=runner)
     assert look(found) == SOON
     assert written(found) == ["Secret", "ServiceAccount", "RoleBinding", "ConfigMap", runner]
-    files = found.kube.objects["ConfigMap", RUN]["data"]
-    told = json.loads(files["run.json"])
+    data = found.kube.objects["ConfigMap", RUN]["data"]
+    told = json.loads(data["run.json"])
     assert (told["bootstrap"], told["login"]) == ("default-bootstrap.ns.svc:9091", {"folder": FOLDER})
     started = found.kube.objects[runner, RUN]["spec"]
     if runner == "Job":
         assert has_user(started["template"])
-        assert has_user(yaml.safe_load(files["executor.yaml"]))
+        assert has_user(yaml.safe_load(data["executor.yaml"]))
     else:
         assert has_user(started["driver"]["template"])
         assert has_user(started["executor"]["template"])
     assert users.accepts(USER, password(found))
-    assert users.may(USER) == {"READ on TOPIC flights (LITERAL) from *"}
+    assert users.may(USER) == RIGHTS
     secret = found.kube.objects["Secret", SECRET]
     assert [one["uid"] for one in secret["metadata"]["ownerReferences"]] == ["u-daily"]
     others = [one for (kind, _), one in found.kube.objects.items() if kind != "Secret"]
@@ -74,12 +104,66 @@ def test_load_of_an_open_cluster_has_no_secret() -> None:
     assert ("Secret", SECRET) not in found.kube.objects
 
 
-def test_load_of_a_cluster_with_tls_says_that_it_has_none_yet() -> None:
-    platform = {"platform": {**PLATFORM["platform"], "caSecret": "default-cluster-ca-cert"}}
-    found = in_memory(stored(cluster("default"), platform), a_load(PENDING), **BROKERS)
+@pytest.mark.parametrize("runner", ["Job", "SparkApplication"])
+def test_pods_in_a_cluster_with_tls_have_a_copy_of_its_authorities(runner: str) -> None:
+    users = KnownUsers()
+    found = in_memory(ENCRYPTED, a_load(PENDING, runner=runner), **BROKERS, **users.answers)
+    publish(found, "old")
     assert look(found) == SOON
-    assert (says(found) or ())[1] == "LoginRequired"
+    copy = found.kube.objects["Secret", TRUST]
+    assert copy["data"] == {"ca.crt": encoded("old")}
+    assert [one["uid"] for one in copy["metadata"]["ownerReferences"]] == ["u-daily"]
+    data = found.kube.objects["ConfigMap", RUN]["data"]
+    told = json.loads(data["run.json"])
+    assert told["bootstrap"] == "default-bootstrap.ns.svc:9090"
+    assert (told["login"], told["tls"]) == ({"folder": FOLDER}, {"caFile": f"{FOLDER}/ca.crt"})
+    started = found.kube.objects[runner, RUN]["spec"]
+    templates = (
+        (started["template"], yaml.safe_load(data["executor.yaml"]))
+        if runner == "Job"
+        else (started["driver"]["template"], started["executor"]["template"])
+    )
+    assert [files(one) for one in templates] == [[SECRET, TRUST]] * 2
+
+
+def test_run_waits_for_the_authorities_of_its_cluster() -> None:
+    found = in_memory(ENCRYPTED, a_load(PENDING), **BROKERS, **KnownUsers().answers)
+    assert look(found) == SOON
+    reason, words = (says(found) or ("",) * 3)[1:]
+    assert reason == "ClusterNotReady"
+    assert "Cluster ns/default has no Secret default-cluster-ca-cert with its authorities yet" in words
     assert written(found) == []
+    publish(found, "new")
+    look(found)
+    assert ("Job", RUN) in found.kube.objects
+
+
+def test_copy_of_the_authorities_follows_them_during_a_run() -> None:
+    found = in_memory(ENCRYPTED, a_load(PENDING), **BROKERS, **KnownUsers().answers)
+    publish(found, "old")
+    look(found)
+    publish(found, "old and new")
+    look(found)
+    assert found.kube.objects["Secret", TRUST]["data"] == {"ca.crt": encoded("old and new")}
+    del found.kube.objects["Secret", "default-cluster-ca-cert"]
+    look(found)
+    assert found.kube.objects["Secret", TRUST]["data"] == {"ca.crt": encoded("old and new")}
+    assert (says(found) or ())[1] != "ClusterNotReady", "the run goes on"
+    del found.kube.objects["Secret", TRUST]
+    publish(found, "new")
+    look(found)
+    assert found.kube.objects["Secret", TRUST]["data"] == {"ca.crt": encoded("new")}
+
+
+def test_another_owners_copy_is_left_alone() -> None:
+    found = in_memory(ENCRYPTED, a_load(PENDING), **BROKERS, **KnownUsers().answers)
+    publish(found, "new")
+    name = {"namespace": "ns", "name": TRUST, "uid": "u-theirs"}
+    found.kube.put({"kind": "Secret", "metadata": name, "data": {"ca.crt": encoded("theirs")}})
+    assert look(found) == SOON
+    assert (says(found) or ())[1] == "ObjectNotOurs"
+    assert found.kube.objects["Secret", TRUST]["data"] == {"ca.crt": encoded("theirs")}
+    assert ("Job", RUN) not in found.kube.objects
 
 
 def test_run_waits_until_brokers_have_its_user() -> None:
@@ -102,7 +186,7 @@ def test_user_that_is_lost_during_a_run_is_set_again() -> None:
     users.rules.clear()
     look(found)
     assert users.accepts(USER, password(found))
-    assert users.may(USER) == {"READ on TOPIC flights (LITERAL) from *"}
+    assert users.may(USER) == RIGHTS
     found.brokers.answers["scram_users"] = AdminError("no broker responds")
     look(found)
     assert (says(found) or ())[1] != "ClusterNotReady", "the run goes on"

@@ -9,7 +9,7 @@ a failed request of the operator, in two rolls:
 
 A new Cluster is closed from its first broker on. One that was closed is not opened again but by its spec. It waits for
 the workers of MirrorMakers, which move as the operator does (common/pod_users.py), and for the end of BatchLoads' runs
-that began without a login. BatchLoads have no TLS yet, and keep a Cluster without it. Between `authentication` and
+that began without a login, or without TLS. Between `authentication` and
 `tls`, a closed listener changes in one roll: nothing of ours is there.
 
 With `tls`, the traffic between brokers and that of the operator have TLS, too. A listener never changes its protocol
@@ -240,18 +240,20 @@ def _mirrors_behind(services: ClusterParts, cluster: Cluster, has_tls: bool) -> 
 
 
 def _loads_behind(services: ClusterParts, cluster: Cluster, has_tls: bool) -> Iterator[str]:
-    """BatchLoads with a run that does not log in, or all of them if the operator does with TLS."""
+    """BatchLoads with a run that does not log in where the operator does, with TLS or without."""
     mine = ClusterKey(cluster.namespace, cluster.name)
     for key in services.store.keys(BatchLoad.KIND):
         with contextlib.suppress(ManifestError):
             load = services.store.get(BatchLoad, key.namespace, key.name)
             if load is None or cluster_key(key.namespace, load.spec.cluster_ref) != mine:
                 continue
-            if has_tls:
-                yield f"{key} cannot use TLS yet: delete it, or leave tls out"
-                continue
             if not in_flight(load.status):
                 continue
             live = services.kube.get("v1", "ConfigMap", key.namespace, load_resources.run_name(load))
-            if live is not None and is_owned_by(live, load.metadata.uid) and not load_resources.logs_in(live):
-                yield f"{key} has a run that does not log in: it is closed when the run ends"
+            if (
+                live is not None
+                and is_owned_by(live, load.metadata.uid)
+                and not load_resources.logs_in(live, has_tls=has_tls)
+            ):
+                what = "log in with TLS" if has_tls else "log in"
+                yield f"{key} has a run that does not {what}: the next step follows when the run ends"

@@ -13,13 +13,12 @@ from ...resources import load as resources
 from ...resources.load_job import job
 from ...resources.load_spark_application import spark_application
 from ...state.context import LoadParts, RunLauncher
-from ...state.platform import pods_connect
 from ..common.objects import create, ensure
 from ..common.reference import find_cluster
 from ..common.volumes import claim_needs_owner
 from .cleanup import clean
 from .limits import check_limits
-from .logins import ensure_login
+from .logins import ensure_access
 from .observe import LOG_LINES, find_runner, log_of, see
 
 
@@ -38,16 +37,14 @@ class KubernetesLauncher:
         return None
 
     def start(self, services: LoadParts, load: BatchLoad, cluster: Cluster) -> ObservedRun | Problem:
-        has_login = ensure_login(services, load, cluster, must_be_stored=True)
-        if isinstance(has_login, Problem):
-            return has_login
-        bootstrap = pods_connect(cluster).bootstrap
+        access = ensure_access(services, load, cluster, must_be_stored=True)
+        if isinstance(access, Problem):
+            return access
         runner = (job if load.spec.runner == "Job" else spark_application)(load, services.images)
         ensure(services.kube, resources.service_account(load.namespace))
         ensure(services.kube, resources.role_binding(load.namespace, services.spark_role))
-        create(services.kube, resources.config_map(load, bootstrap, services.images, has_login=has_login))
-        if has_login:
-            runner = resources.with_login(runner, load)
+        create(services.kube, resources.config_map(load, access, services.images))
+        runner = resources.with_files_of_access(runner, load, access)
         claim = load.spec.output.volume_claim_name
         if claim and claim_needs_owner(services, load.namespace, claim):
             runner = resources.with_volume_owner(runner, services.images)
@@ -68,8 +65,10 @@ class KubernetesLauncher:
         if found is None:
             return None
         cluster = find_cluster(services, load.namespace, load.spec.cluster_ref)
-        if isinstance(cluster, Cluster):  # which may have lost the user since the start
-            ensure_login(services, load, cluster, must_be_stored=False)
+        if isinstance(
+            cluster, Cluster
+        ):  # which may have lost the user since the start, or have another authority
+            ensure_access(services, load, cluster, must_be_stored=False)
         return see(services, load, found)
 
     def log(self, services: LoadParts, load: BatchLoad) -> Sequence[str]:

@@ -133,7 +133,7 @@ def _endpoints(services: MirrorParts, mirror: MirrorMaker) -> Endpoints | Proble
     bootstraps = {name: runtime_of(services).address_of(cluster) for name, cluster in clusters.items()}
     access = {name: pods_connect(cluster) for name, cluster in clusters.items()}
     logins = {name: one.bootstrap for name, one in access.items() if one.has_login}
-    encrypted = {name for name, one in access.items() if one.ca_secret is not None}
+    encrypted = {name for name, one in access.items() if one.has_tls}
     return mirror_rules.endpoints_of(mirror, bootstraps, logins, encrypted)
 
 
