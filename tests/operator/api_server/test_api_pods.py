@@ -20,6 +20,7 @@ from millstream_operator.resources import zookeeper
 from millstream_operator.resources.load_job import job
 from millstream_operator.resources.load_spark_application import spark_application
 from millstream_operator.resources.pod_access import PodAccess
+from millstream_operator.resources.pod_user import PodPassword
 from millstream_operator.resources.volumes import UserIds
 from millstream_operator.state.context import Images
 
@@ -104,6 +105,10 @@ def pods(user_ids: UserIds, *, owner: bool = False) -> Iterator[tuple[str, Spec]
         "consumers",
         workloads.deployment(group, group.spec.workload, "x:9092", 1, images)["spec"]["template"],
     )
+    access = PodAccess("x:9090", has_login=True, has_tls=True)
+    login = workloads.consumer_login(group, access, PodPassword("x", 4096), b"")
+    logging_in = workloads.deployment(group, group.spec.workload, "x:9092", 1, images, login)
+    yield "consumers with a user", logging_in["spec"]["template"]
     load = decoded(
         BatchLoad,
         {
@@ -123,6 +128,10 @@ def pods(user_ids: UserIds, *, owner: bool = False) -> Iterator[tuple[str, Spec]
     yield "executor", application["spec"]["executor"]["template"]
     data = loads.config_map(load, PodAccess("x:9092"), images)["data"]
     yield "job's executor", yaml.safe_load(data[loads.EXECUTOR_FILE])
+    of_job = loads.with_files_of_access(job(load, images), load, access)
+    yield "job with a user", of_job["spec"]["template"]
+    data = loads.config_map(load, access, images)["data"]
+    yield "job's executor with a user", yaml.safe_load(data[loads.EXECUTOR_FILE])
 
 
 def made(namespace: Namespace, pod: Spec, *, shared_by_spark: bool) -> Spec:

@@ -61,7 +61,14 @@ class LocalWorkloads:
         return services.address_of(cluster)
 
     def run(
-        self, services: GroupParts, group: ConsumerGroup, bootstrap: str, decide: Decide, *, paused: bool
+        self,
+        services: GroupParts,
+        group: ConsumerGroup,
+        cluster: Cluster,
+        decide: Decide,
+        *,
+        paused: bool,
+        is_reachable: bool,
     ) -> Consumers:
         """Run a process that runs the consumers. With scaling, that process decides their number."""
         workload = group.spec.workload
@@ -73,7 +80,7 @@ class LocalWorkloads:
             return Consumers(problem=Problem(Reason.WORKLOAD_REFUSED, words))
         if not self.changes or paused:
             return self._seen(group)
-        told = self._told(services, group, bootstrap)
+        told = self._told(services, group, self.address_of(services, cluster))
         try:
             with processes.files_of_a_start():
                 self._start(group, told)

@@ -49,7 +49,8 @@ class WorkloadContainer(Spec, frozen=True, omit_defaults=True):
         Meta(
             max_length=64,
             description="Environment variables, by value only. MILLSTREAM_BOOTSTRAP_SERVERS, MILLSTREAM_GROUP_ID and "
-            "MILLSTREAM_TOPICS (separated by commas) are there already.",
+            "MILLSTREAM_TOPICS (separated by commas) are there already, and MILLSTREAM_CONFIG, a file of client "
+            "properties, if the Cluster requires a login.",
         ),
     ] = ()
     resources: Annotated[ContainerResources, Meta(description="Requests and limits.")] = field(

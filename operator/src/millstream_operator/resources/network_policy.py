@@ -1,8 +1,9 @@
 """NetworkPolicies of a Cluster: the peers that may reach its pods.
 
     NAME-brokers     each listener by its networkPolicyPeers, or everybody; the Internal one by brokers and the
-                     operator, too; the brokers' own by brokers, and by the operator, mirror workers and loads once they
-                     log in there; health and metrics by the operator and spec.networkPolicy.metricsPeers
+                     operator, too; the brokers' own by brokers, and by the operator, mirror workers, loads and
+                     consumers of workloads once they log in there; health and metrics by the operator and
+                     spec.networkPolicy.metricsPeers
     NAME-zookeeper   clients by brokers and the operator, peers and elections by ZooKeeper's servers
 
 Kubernetes lets a node reach its own pods, so probes need no rule. Outgoing connections are not limited. A policy allows
@@ -92,7 +93,7 @@ def _with_user(cluster: Cluster) -> list[Manifest]:
     names = {
         "key": "app.kubernetes.io/name",
         "operator": "In",
-        "values": ["millstream-load", "millstream-mirror"],
+        "values": ["millstream-consumers", "millstream-load", "millstream-mirror"],
     }
     pods = {"podSelector": {"matchExpressions": [names]}}
     allowed = list(cluster.spec.allowed_namespaces)

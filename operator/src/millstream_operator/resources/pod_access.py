@@ -29,10 +29,13 @@ class PodAccess:
     has_tls: bool = False
 
 
-def with_files(pod: Manifest, secrets: Sequence[str]) -> Manifest:
-    """A pod's spec whose first container has the files of these Secrets."""
+def with_files(pod: Manifest, secrets: Sequence[str], *, everywhere: bool = False) -> Manifest:
+    """A pod's spec whose first container, or each one, has the files of these Secrets."""
     volume = {"name": VOLUME, "projected": {"sources": [{"secret": {"name": name}} for name in secrets]}}
     mount = {"name": VOLUME, "mountPath": FOLDER, "readOnly": True}
-    first, *others = pod["containers"]
-    first = {**first, "volumeMounts": [*first.get("volumeMounts", ()), mount]}
-    return {**pod, "containers": [first, *others], "volumes": [*pod.get("volumes", ()), volume]}
+    count = len(pod["containers"]) if everywhere else 1
+    having = [
+        {**one, "volumeMounts": [*one.get("volumeMounts", ()), mount]} for one in pod["containers"][:count]
+    ]
+    volumes = [*pod.get("volumes", ()), volume]
+    return {**pod, "containers": [*having, *pod["containers"][count:]], "volumes": volumes}

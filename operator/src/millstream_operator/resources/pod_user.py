@@ -2,6 +2,7 @@
 
     NAME-mirror-user     Secret of a MirrorMaker: username, password, sasl.jaas.config (for Kafka's Java clients)
     NAME-load-user       the same of a BatchLoad
+    NAME-consumers-user  the same of a ConsumerGroup with a workload
 
 The user is named after the resource's uid, so a resource of the same name that is created later is another user. No
 User may have such a name. The Secret belongs to the resource, and goes with it.
@@ -20,14 +21,14 @@ from millstream_kafka.acl import AclOperation, PatternType, PermissionType, Reso
 from millstream_kafka.admin.access import Acl, ScramCredential
 from millstream_kafka.scram_mechanism import MIN_ITERATIONS, ScramMechanism
 
-from ..models import BatchLoad, MirrorMaker, Resource
+from ..models import BatchLoad, ConsumerGroup, MirrorMaker, Resource
 from .owned import opaque_secret, secret_of, values_of
 from .user import MAX_PASSWORD, ROTATED_FOR, jaas_config, rotated_for
 
 Manifest = dict[str, Any]
 OWN_USERS: Final = "millstream-pods."
 """The beginning of these users' names."""
-WITH_USER: Final = (MirrorMaker.KIND, BatchLoad.KIND)
+WITH_USER: Final = (MirrorMaker.KIND, BatchLoad.KIND, ConsumerGroup.KIND)
 """Kinds whose pods have a user."""
 MECHANISM: Final = ScramMechanism.SCRAM_SHA_512
 ITERATIONS: Final = "millstream.dev/iterations"
@@ -59,6 +60,11 @@ class PodPassword:
 
 def user_name(kind: str, uid: str) -> str:
     return f"{OWN_USERS}{kind.lower()}.{uid}"
+
+
+def has_pods(kind: str, spec: Mapping[str, Any]) -> bool:
+    """Whether a resource of a kind WITH_USER has pods that need it."""
+    return kind != ConsumerGroup.KIND or spec.get("workload") is not None
 
 
 def pod_user(resource: Resource, secret: str, metadata: Manifest) -> PodUser:

@@ -1,20 +1,40 @@
 """The Kubernetes object of a ConsumerGroup's workload: a Deployment NAME-consumers of the user's own containers.
 
 Each container gets the variables of ``environment`` before its own, so that its own may refer to them as $(NAME).
+
+In a Cluster that requires a login, each container also has a folder with the files of these Secrets, and a variable
+that names client.properties, which the command `millstream` and its library read:
+
+    NAME-consumers-user      of the consumers' own user (pod_user.py)
+    NAME-consumers-client    client.properties (for Kafka's Java clients), librdkafka.properties: everything that a
+                             client needs to connect; ca.crt: with TLS, the Cluster's authorities
 """
 
 from __future__ import annotations
 
-from typing import Any
+import hashlib
+from dataclasses import dataclass
+from typing import Any, Final
 
 from ..models import API_VERSION, ConsumerGroup, Workload
+from . import client_files
+from .certificates import CA
+from .client_files import ClientLogin, ClientTls
 from .images import Images
+from .owned import opaque_secret, secret_of
+from .pod_access import CA_FILE, FOLDER, PodAccess, with_files
+from .pod_user import PodPassword, PodUser
 from .volumes import pod_security
 
 Manifest = dict[str, Any]
 
 USER = 1000
 NAME = "millstream-consumers"
+PROPERTIES: Final = "client.properties"
+CONFIG: Final = "MILLSTREAM_CONFIG"
+"""The variable with its path."""
+LOGIN: Final = "millstream.dev/login"
+"""Annotation of consumers that log in: changes with what a client reads only when it starts."""
 RESTRICTED: Manifest = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 
 
@@ -25,6 +45,45 @@ def environment(group: ConsumerGroup, bootstrap: str) -> dict[str, str]:
         "MILLSTREAM_GROUP_ID": group.group_id,
         "MILLSTREAM_TOPICS": ",".join(group.spec.topics),
     }
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerLogin:
+    """``secrets``: their names; ``version``: another one restarts the consumers."""
+
+    secrets: tuple[str, ...]
+    version: str
+
+
+def login_secret(group: ConsumerGroup) -> str:
+    """The Secret of the consumers' own user. The chart's admission policies know the name, and that of the other."""
+    return f"{group.name}-consumers-user"
+
+
+def client_secret(
+    group: ConsumerGroup, access: PodAccess, user: PodUser, password: PodPassword, authorities: bytes
+) -> Manifest:
+    """``authorities``: of the Cluster, with TLS."""
+    tls = ClientTls(CA_FILE, are_files=True) if access.has_tls else None
+    login = ClientLogin(access.bootstrap, user.name, password.value, tls)
+    values = {
+        PROPERTIES: client_files.java(login).encode(),
+        "librdkafka.properties": client_files.librdkafka(login).encode(),
+        **({CA: authorities} if access.has_tls else {}),
+    }
+    reference_of = secret_of(reference(group)["metadata"], _client_secret(group))
+    return opaque_secret(reference_of, values, {})
+
+
+def _client_secret(group: ConsumerGroup) -> str:
+    return f"{group.name}-consumers-client"
+
+
+def consumer_login(
+    group: ConsumerGroup, access: PodAccess, password: PodPassword, authorities: bytes
+) -> ConsumerLogin:
+    version = hashlib.sha256(f"{access.bootstrap} {password.iterations} ".encode() + authorities)
+    return ConsumerLogin((login_secret(group), _client_secret(group)), version.hexdigest()[:16])
 
 
 def selector(group: ConsumerGroup) -> dict[str, str]:
@@ -63,7 +122,12 @@ def reference(group: ConsumerGroup) -> Manifest:
 
 
 def deployment(
-    group: ConsumerGroup, workload: Workload, bootstrap: str, replicas: int, images: Images
+    group: ConsumerGroup,
+    workload: Workload,
+    bootstrap: str,
+    replicas: int,
+    images: Images,
+    login: ConsumerLogin | None = None,
 ) -> Manifest:
     template = workload.template.manifest()
     wanted = template["spec"]
@@ -75,6 +139,16 @@ def deployment(
         for one in wanted["containers"]
     ]
     metadata = template.get("metadata", {})
+    pod = {
+        **wanted,
+        "containers": containers,
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "securityContext": pod_security(USER, images.user_ids),
+    }
+    if login is not None:
+        metadata = {**metadata, "annotations": {**metadata.get("annotations", {}), LOGIN: login.version}}
+        pod = _with_login(pod, login)
     return {
         **reference(group),
         "spec": {
@@ -82,13 +156,19 @@ def deployment(
             "selector": {"matchLabels": selector(group)},
             "template": {
                 "metadata": {**metadata, "labels": {**metadata.get("labels", {}), **labels(group)}},
-                "spec": {
-                    **wanted,
-                    "containers": containers,
-                    "automountServiceAccountToken": False,
-                    "enableServiceLinks": False,
-                    "securityContext": pod_security(USER, images.user_ids),
-                },
+                "spec": pod,
             },
         },
     }
+
+
+def _with_login(pod: Manifest, login: ConsumerLogin) -> Manifest:
+    """A container that sets the variable itself has a configuration of its own."""
+    variable = {"name": CONFIG, "value": f"{FOLDER}/{PROPERTIES}"}
+    containers = [
+        one
+        if any(known["name"] == CONFIG for known in one["env"])
+        else {**one, "env": [variable, *one["env"]]}
+        for one in pod["containers"]
+    ]
+    return with_files({**pod, "containers": containers}, login.secrets, everywhere=True)

@@ -50,9 +50,17 @@ class Workloads(Protocol):
         """The address at which consumers reach a Cluster's brokers."""
 
     def run(
-        self, services: GroupParts, group: ConsumerGroup, bootstrap: str, decide: Decide, *, paused: bool
+        self,
+        services: GroupParts,
+        group: ConsumerGroup,
+        cluster: Cluster,
+        decide: Decide,
+        *,
+        paused: bool,
+        is_reachable: bool,
     ) -> Consumers:
-        """Apply the resource's workload, unless it is paused; returns its state."""
+        """Apply the resource's workload, unless it is paused; returns its state. ``is_reachable``: whether brokers
+        respond."""
 
     def stop(self, services: GroupParts, group: ConsumerGroup) -> str:
         """Stop the consumers. Returns what it waits for, empty once none is left."""

@@ -345,7 +345,7 @@ def test_workers_with_a_login_may_reach_the_listener_for_brokers() -> None:
         return found
 
     names = {"key": "app.kubernetes.io/name", "operator": "In"}
-    labels = {**names, "values": ["millstream-load", "millstream-mirror"]}
+    labels = {**names, "values": ["millstream-consumers", "millstream-load", "millstream-mirror"]}
     workers = {"podSelector": {"matchExpressions": [labels]}}
     policy = {"networkPolicy": {"enabled": True}}
     assert workers not in peers(open_cluster(**policy))

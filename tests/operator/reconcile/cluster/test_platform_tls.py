@@ -285,7 +285,7 @@ def test_network_policies_let_the_operator_and_our_pods_reach_their_listener_alo
     operator, ours = (each["podSelector"] for each in by_port[9090])
     assert operator["matchLabels"]["app.kubernetes.io/name"] == "millstream"
     (label,) = ours["matchExpressions"]
-    assert label["values"] == ["millstream-load", "millstream-mirror"]
+    assert label["values"] == ["millstream-consumers", "millstream-load", "millstream-mirror"]
     (brokers,) = by_port[9091]
     assert brokers["podSelector"]["matchLabels"]["app.kubernetes.io/component"] == "broker"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ...kubernetes.client import KubeError, Manifest
+from ...kubernetes.client import Kube, KubeError, Manifest
 from ...models import Cluster
 from ...models.conditions import Reason
 from ...models.problem import Problem
@@ -24,13 +24,9 @@ def ensure_trust(services: Parts, secret: Manifest, clusters: Mapping[str, Clust
     values = {}
     try:
         for key, cluster in clusters.items():
-            live = services.kube.get("v1", "Secret", cluster.namespace, trust_secret(cluster))
-            if not (found := values_of(live).get(CA)):
-                return Problem(
-                    Reason.CLUSTER_NOT_READY,
-                    f"Cluster {cluster.namespace}/{cluster.name} has no Secret {trust_secret(cluster)} with its"
-                    " authorities yet: see its condition CertificatesReady",
-                )
+            found = authorities_of(services.kube, cluster)
+            if isinstance(found, Problem):
+                return found
             values[key] = found
         if values:
             ensure(services.kube, opaque_secret(secret, values, {}))
@@ -39,3 +35,13 @@ def ensure_trust(services: Parts, secret: Manifest, clusters: Mapping[str, Clust
     except KubeError as error:
         return not_readable(error, "a Cluster has TLS, and for its authorities the operator has")
     return None
+
+
+def authorities_of(kube: Kube, cluster: Cluster) -> bytes | Problem:
+    """The authorities that a Cluster's brokers have their certificates from, in PEM format. Raises KubeError."""
+    live = kube.get("v1", "Secret", cluster.namespace, trust_secret(cluster))
+    return values_of(live).get(CA) or Problem(
+        Reason.CLUSTER_NOT_READY,
+        f"Cluster {cluster.namespace}/{cluster.name} has no Secret {trust_secret(cluster)} with its authorities yet:"
+        " see its condition CertificatesReady",
+    )

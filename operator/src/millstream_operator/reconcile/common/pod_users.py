@@ -31,6 +31,7 @@ from ...resources.pod_user import (
     PodPassword,
     PodUser,
     credential,
+    has_pods,
     next_iterations,
     password_in,
     secret_with,
@@ -170,5 +171,6 @@ def _users_of(store: Store, cluster: Cluster) -> Iterator[str]:
             raw = store.raw(key)
             if raw is None or not may_refer(cluster, key.namespace):
                 continue
-            if mine in cluster_refs(key, raw.get("spec") or {}):
+            spec = raw.get("spec") or {}
+            if has_pods(kind, spec) and mine in cluster_refs(key, spec):
                 yield user_name(kind, raw["metadata"]["uid"])

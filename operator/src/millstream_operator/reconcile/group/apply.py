@@ -53,8 +53,7 @@ def reconcile_groups(services: GroupParts, groups: Sequence[ConsumerGroup]) -> M
         admin = services.brokers_of(found.cluster)
         found.again.update(_delete(services, admin, found.deleted))
         times = services.offset_times.setdefault(address, OffsetTimes())
-        bootstrap = workloads_of(services).address_of(services, found.cluster)
-        found.again.update(_look(services, admin, times, found.wanted, bootstrap))
+        found.again.update(_look(services, admin, times, found.wanted, found.cluster))
     return found.again
 
 
@@ -80,9 +79,8 @@ def _look(
     admin: KafkaAdmin,
     times: OffsetTimes,
     groups: Sequence[ConsumerGroup],
-    bootstrap: str,
+    cluster: Cluster,
 ) -> Mapping[Key, float]:
-    """``bootstrap`` is the brokers' address for the consumers of workloads."""
     if not groups:
         return {}
     begun, measured = services.now(), services.metrics.lags.clock()
@@ -114,7 +112,7 @@ def _look(
     again = {}
     for group in groups:
         if (problem := problems.get(group.group_id)) is not None:
-            run_workload(services, group, bootstrap, None)
+            run_workload(services, group, cluster, None)
             again[key_for(group)] = report_problem(services, group, problem, WAITING_INTERVAL_S)
     for one in advanced:
         group = one.group
@@ -124,7 +122,7 @@ def _look(
         memory.standstill = standing(
             memory.standstill or group.status.stuck, digest_of(seen.committed, seen.topic_ids), records, now
         )
-        consumers = run_workload(services, group, bootstrap, seen)
+        consumers = run_workload(services, group, cluster, seen)
         conditions = [
             *([one.condition] if one.condition is not None else []),
             *workload_conditions(consumers),
@@ -139,7 +137,7 @@ def _look(
 
 
 def run_workload(
-    services: GroupParts, group: ConsumerGroup, bootstrap: str, seen: Observed | None
+    services: GroupParts, group: ConsumerGroup, cluster: Cluster, seen: Observed | None
 ) -> Consumers | None:
     """Run the consumers of a group's workload; None if it has none. ``seen``: None while no broker responds."""
     workloads = workloads_of(services)
@@ -160,7 +158,9 @@ def run_workload(
         count, memory.scaling = decide(scaling, load, present, memory.scaling, services.now())
         return count
 
-    return workloads.run(services, group, bootstrap, wanted, paused=is_paused(group))
+    return workloads.run(
+        services, group, cluster, wanted, paused=is_paused(group), is_reachable=seen is not None
+    )
 
 
 def _next_look(one: Advanced, took: float) -> float:

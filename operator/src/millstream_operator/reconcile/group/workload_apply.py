@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ...kubernetes.client import KubeError, Manifest
 from ...models import Cluster, ConsumerGroup
 from ...models.conditions import Reason
@@ -12,6 +14,7 @@ from ...resources.cluster import bootstrap_of
 from ...state.context import GroupParts, Workloads
 from ..common.objects import NotOurs, bring, delete, find
 from ..common.pods import refused, trouble_of
+from .logins import ensure_login
 
 
 class Deployments:
@@ -21,7 +24,14 @@ class Deployments:
         return bootstrap_of(cluster)
 
     def run(
-        self, services: GroupParts, group: ConsumerGroup, bootstrap: str, decide: Decide, *, paused: bool
+        self,
+        services: GroupParts,
+        group: ConsumerGroup,
+        cluster: Cluster,
+        decide: Decide,
+        *,
+        paused: bool,
+        is_reachable: bool,
     ) -> Consumers:
         """Apply the Deployment.
 
@@ -35,8 +45,16 @@ class Deployments:
             present = None if live is None else int(live["spec"].get("replicas", 1))
             wanted = (present or 0) if paused else decide(present)
             if not paused:
+                login = ensure_login(services, group, cluster, is_reachable=is_reachable)
+                if isinstance(login, Problem):
+                    return replace(_consumers(services, group, live or {}, wanted), problem=login)
                 manifest = resources.deployment(
-                    group, group.spec.workload, bootstrap, wanted, services.images
+                    group,
+                    group.spec.workload,
+                    self.address_of(services, cluster),
+                    wanted,
+                    services.images,
+                    login,
                 )
                 live = bring(services.kube, manifest, live)
         except NotOurs as error:
