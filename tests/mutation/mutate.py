@@ -138,6 +138,7 @@ AREAS = {
             "mirror_truncate",
             "append_model",
             "throttle",
+            "transactional_appends",
             "transactional_reads",
             "replication_machine",
             "follower",

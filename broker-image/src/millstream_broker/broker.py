@@ -69,6 +69,7 @@ from .replication.fetch_sessions import Sessions
 from .replication.manager import ReplicaManager
 from .replication.replicas import Replicas
 from .replication.selector import RACK_AWARE
+from .replication.transactional_appends import TransactionalAppends
 from .runtime.request_memory import RequestMemory
 from .runtime.stats import Stats
 from .security.acl.authorizer import AclAuthorizer, Authorizer
@@ -190,6 +191,7 @@ class Broker:
 
         # Reading and writing
         self._append_queue = AppendQueue(memory, failure.fail)
+        self.transactional_appends = TransactionalAppends(memory)
         self.look_ups = LookUps()
         self._alter_partition = AlterPartitionManager(
             self.replicas,

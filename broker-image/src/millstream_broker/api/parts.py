@@ -21,6 +21,7 @@ from ..network.handlers import REGISTERED, Bound, Handlers
 from ..replication.fetch_sessions import Sessions
 from ..replication.manager import ReplicaManager
 from ..replication.replicas import Replicas
+from ..replication.transactional_appends import TransactionalAppends
 from ..runtime.stats import Stats
 from ..security.acl.authorizer import Authorizer
 from ..security.audit.trail import AuditTrail
@@ -47,6 +48,7 @@ class Parts(Protocol):
     # Records and positions
     replicas: Replicas
     replica_manager: ReplicaManager
+    transactional_appends: TransactionalAppends
     fetch_sessions: Sessions
     logs: LogManager
     look_ups: LookUps

@@ -32,11 +32,19 @@ from millstream_kafka.protocol.produce import (
 )
 
 from ..log.append_info import AppendInfo
+from ..log.append_origin import CLIENT, AppendOrigin
 from ..log.validator import RecordsRefusedError
 from ..network.handlers import Answer, CloseConnection, RequestContext, handler
 from ..network.produce_runs import Run
+from ..replication.partition import Partition
 from ..replication.purgatory import DelayedProduce
 from ..replication.replicas import Replicas
+from ..replication.transactional_appends import (
+    Refused,
+    TransactionalAppends,
+    TransactionalProducer,
+    transactional_header,
+)
 from ..runtime.stats import Stats
 from ..security.acl.authorizer import Authorizer
 from ..security.acl.rights import Right
@@ -44,6 +52,8 @@ from ..topic_rules.internal_topics import check_not_internal, is_internal
 
 WRITE, TOPIC = AclOperation.WRITE, ResourceType.TOPIC
 NO_TRANSACTIONS = "TRANSACTIONAL_ID_AUTHORIZATION_FAILED, with the right, too: there are no transactions"
+TRANSACTION = AppendOrigin.TRANSACTION
+NONE_REFUSED: Refused = {}
 ACKS = (-1, 0, 1)
 ATTRIBUTES = 22
 """Position of the low byte of a batch's attributes, which has its codec."""
@@ -53,6 +63,7 @@ def handle_run(
     replicas: Replicas,
     authorizer: Authorizer,
     stats: Stats,
+    transactional: TransactionalAppends,
     context: RequestContext,
     request: ProduceRequest,
     run: Run,
@@ -115,10 +126,30 @@ def _answer(
     ],
 )
 def handle(
-    replicas: Replicas, authorizer: Authorizer, stats: Stats, context: RequestContext, request: ProduceRequest
+    replicas: Replicas,
+    authorizer: Authorizer,
+    stats: Stats,
+    transactional: TransactionalAppends,
+    context: RequestContext,
+    request: ProduceRequest,
+) -> Answer:
+    if request.transactional_id is not None:
+        return _with_transactional_id(
+            replicas, authorizer, stats, transactional, context, request, request.transactional_id
+        )
+    return _append(replicas, authorizer, stats, context, request, CLIENT)
+
+
+def _append(
+    replicas: Replicas,
+    authorizer: Authorizer,
+    stats: Stats,
+    context: RequestContext,
+    request: ProduceRequest,
+    origin: AppendOrigin,
+    refused: Refused = NONE_REFUSED,
 ) -> Answer:
     acks, timeout_ms = request.acks, request.timeout_ms
-    is_transactional = request.transactional_id is not None
     is_old = context.version < produce.ZSTD_SINCE
     by_id = context.version >= produce.IDS_SINCE
     now_ms = int(time() * 1000)
@@ -136,10 +167,6 @@ def handle(
         for data in topic.partition_data:
             index, records = data.index, data.records
             try:
-                if is_transactional:
-                    raise ApiError(
-                        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactions are not supported"
-                    )
                 if by_id and not name:
                     raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
                 if not may_write:
@@ -154,7 +181,9 @@ def handle(
                     raise ApiError(ErrorCode.INCONSISTENT_TOPIC_ID)
                 if not isinstance(records, memoryview):
                     raise ApiError(ErrorCode.INVALID_RECORD, "the request has no records for the partition")
-                appended = replica.append(records, now_ms, acks=acks, timeout_ms=timeout_ms)
+                if refused and (name, index) in refused:
+                    raise refused[name, index]
+                appended = replica.append(records, now_ms, acks=acks, timeout_ms=timeout_ms, origin=origin)
             except ApiError as error:
                 answers.append(_refused(PartitionProduceResponse(index, 0, -1), error, stats))
                 if not acks:
@@ -172,6 +201,129 @@ def handle(
         waiting.response = response
         return waiting.done
     return response if acks else None
+
+
+def _with_transactional_id(
+    replicas: Replicas,
+    authorizer: Authorizer,
+    stats: Stats,
+    transactional: TransactionalAppends,
+    context: RequestContext,
+    request: ProduceRequest,
+    transactional_id: str,
+) -> Answer:
+    """The answer to a request of a producer with a transactional id.
+
+    The id matters only if records are transactional, as in Kafka. The producer must have the right to use it, and all
+    records must be of one producer id and epoch.
+    """
+
+    def append(request: ProduceRequest, origin: AppendOrigin, refused: Refused = NONE_REFUSED) -> Answer:
+        return _append(replicas, authorizer, stats, context, request, origin, refused)
+
+    if transactional.verifier is None:
+        error = ApiError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactions are not supported")
+        return _all_refused(request, error, stats)
+    headers = [
+        header
+        for topic in request.topic_data
+        for data in topic.partition_data
+        if (header := transactional_header(data.records)) is not None
+    ]
+    if not headers:
+        return append(request, CLIENT)
+    if authorizer.is_enabled and not authorizer.allows(
+        context.session, WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id
+    ):
+        error = ApiError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        return _all_refused(request, error, stats)
+    producers = {(header.producer_id, header.producer_epoch) for header in headers}
+    if len(producers) > 1:
+        error = ApiError(
+            ErrorCode.INVALID_PRODUCER_ID_MAPPING, "Transactional records contained more than one producer ID"
+        )
+        return _all_refused(request, error, stats)
+    (producer,) = producers
+
+    def unverified(request: ProduceRequest) -> dict[Partition, int]:
+        return _unverified(replicas, authorizer, context, request)
+
+    if not transactional.is_waiting(producer[0]) and not unverified(request):
+        return append(request, TRANSACTION)
+    copied = _copied(request)
+    sizes = (len(data.records or b"") for topic in copied.topic_data for data in topic.partition_data)
+    return transactional.in_turn(
+        TransactionalProducer(transactional_id, *producer, context.version),
+        lambda: unverified(copied),
+        lambda refused: append(copied, TRANSACTION, refused),
+        sum(sizes),
+    )
+
+
+def _unverified(
+    replicas: Replicas, authorizer: Authorizer, context: RequestContext, request: ProduceRequest
+) -> dict[Partition, int]:
+    """The led partitions in which the producer has no open transaction, and the first sequences of its records.
+
+    Partitions that are refused for other reasons do not count.
+    """
+    found: dict[Partition, int] = {}
+    for topic in request.topic_data:
+        name = topic.name
+        if context.version >= produce.IDS_SINCE:
+            record = replicas.metadata.topics_by_id.get(topic.topic_id)
+            name = "" if record is None else record.name
+        if (
+            not name
+            or is_internal(name)
+            or request.acks not in ACKS
+            or (authorizer.is_enabled and not authorizer.permits(context.session, WRITE, TOPIC, name))
+        ):
+            continue
+        for data in topic.partition_data:
+            partition = replicas.partitions.get((name, data.index))
+            header = transactional_header(data.records)
+            if (
+                partition is not None
+                and header is not None
+                and not partition.log.producers.is_open(header.producer_id, header.producer_epoch)
+            ):
+                found[partition] = header.base_sequence
+    return found
+
+
+def _copied(request: ProduceRequest) -> ProduceRequest:
+    """The request with records of its own: those of the received frame must not be kept."""
+    topics = [
+        TopicProduceData(
+            topic.name,
+            topic.topic_id,
+            [
+                PartitionProduceData(
+                    data.index,
+                    memoryview(bytearray(data.records))
+                    if isinstance(data.records, memoryview)
+                    else data.records,
+                )
+                for data in topic.partition_data
+            ],
+        )
+        for topic in request.topic_data
+    ]
+    return ProduceRequest(request.transactional_id, request.acks, request.timeout_ms, topics)
+
+
+def _all_refused(request: ProduceRequest, error: ApiError, stats: Stats) -> Answer:
+    topics = []
+    for topic in request.topic_data:
+        answers = [
+            _refused(PartitionProduceResponse(data.index, 0, -1), error, stats)
+            for data in topic.partition_data
+        ]
+        topics.append(TopicProduceResponse(topic.name, topic.topic_id, answers))
+        if not request.acks and answers:
+            raise _unanswered(topic.name, answers[0].index, error)
+    return ProduceResponse(topics) if request.acks else None
 
 
 def _appended(index: int, info: AppendInfo, stats: Stats) -> PartitionProduceResponse:

@@ -24,6 +24,7 @@ from millstream_kafka.topic_partition import TopicPartition
 
 from ..coordination import PartitionRecord, TopicRecord
 from ..log.append_info import AppendInfo
+from ..log.append_origin import AppendOrigin
 from ..log.directory import describe
 from ..log.log import Log
 from .divergence import truncation_offset
@@ -247,7 +248,13 @@ class Follower(Replica):
             return self._refused(error)
 
     def append(
-        self, batches: memoryview, now_ms: int, *, acks: int, timeout_ms: int
+        self,
+        batches: memoryview,
+        now_ms: int,
+        *,
+        acks: int,
+        timeout_ms: int,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
     ) -> AppendInfo | DelayedProduce:
         """Handle the retry of a client whose first attempt met this broker as the leader; ApiError for other batches.
 
