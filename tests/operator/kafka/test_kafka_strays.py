@@ -36,6 +36,11 @@ def test_restored_log_of_deleted_topic_is_listed_by_id_and_not_counted(
     with closing(KafkaAdmin(broker.bootstrap)) as admin:
         (number,) = admin.brokers().racks
         (stray,) = admin.strays()
-        assert (stray.broker, stray.topic_id, stray.partition) == (number, topic_id, 0)
+        assert (stray.broker, stray.topic_id, stray.partition, stray.topic) == (
+            number,
+            topic_id,
+            0,
+            "orders",
+        )
         assert stray.size > 0
         assert admin.held([number]) == {number: 2}, "the stray is not a replica"

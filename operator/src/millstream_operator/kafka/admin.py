@@ -44,7 +44,7 @@ from .records import (
     TopicIdentity,
     TopicState,
     no_leader,
-    stray_id,
+    stray_topic,
 )
 
 ELECTION_S, LOOK_S, AGAIN_S = 3.0, 1.0, 0.1
@@ -97,7 +97,7 @@ class KafkaAdmin(AccessRequests):
     def held(self, brokers: Collection[int]) -> dict[int, int]:
         """The number of replicas on each of these brokers, as the broker itself reports it (KIP-113); no strays."""
         return {
-            broker: sum(len(topic.partitions) for topic in logs if stray_id(topic.name) is None)
+            broker: sum(len(topic.partitions) for topic in logs if stray_topic(topic.name) is None)
             for broker, logs in self._logs(brokers).items()
         }
 
@@ -107,13 +107,14 @@ class KafkaAdmin(AccessRequests):
             return [
                 StrayLog(
                     broker,
-                    uuid_text(uuid.UUID(topic_id)),
+                    uuid_text(uuid.UUID(of.topic_id)),
                     partition.partition_size,
                     partition.partition_index,
+                    of.name,
                 )
                 for broker, logs in self._logs(self.brokers().racks, topics={}).items()
                 for topic in logs
-                if (topic_id := stray_id(topic.name)) is not None
+                if (of := stray_topic(topic.name)) is not None
                 for partition in topic.partitions
             ]
         except NotSupported:

@@ -56,7 +56,7 @@ __all__ = [
     "TopicIdentity",
     "TopicState",
     "no_leader",
-    "stray_id",
+    "stray_topic",
 ]
 
 
@@ -72,16 +72,23 @@ class NotAuthorized(AdminError):
     """The brokers refuse the operator itself."""
 
 
-_STRAY = re.compile(r".+-[0-9]+\.([0-9a-f]{32})-stray")
+_STRAY = re.compile(r"(.+)-[0-9]+\.([0-9a-f]{32})-stray")
 
 
-def stray_id(folder: str) -> str | None:
-    """The topic id, in hexadecimal, in the name of a stray's folder; None for the name of a topic.
+class StrayTopic(NamedTuple):
+    """The topic of a stray. ``name``: its first 200 characters or less, if it is long; ``topic_id`` in hexadecimal."""
+
+    name: str
+    topic_id: str
+
+
+def stray_topic(folder: str) -> StrayTopic | None:
+    """What the name of a stray's folder says of its topic; None for the name of a topic.
 
     Brokers list strays, logs that fit no topic and that nobody deleted, by their folders, among the topics.
     """
     found = _STRAY.fullmatch(folder)
-    return None if found is None else found[1]
+    return None if found is None else StrayTopic(found[1], found[2])
 
 
 class Partition(NamedTuple):
@@ -154,12 +161,13 @@ Reassignments = Mapping[tuple[str, int], Reassignment]
 
 
 class StrayLog(NamedTuple):
-    """A stray on a broker; see ``stray_id``."""
+    """A stray on a broker. ``topic``: see ``StrayTopic``."""
 
     broker: int
     topic_id: str
     size: int
     partition: int = 0
+    topic: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,4 +71,4 @@ def test_strays_are_an_event_and_need_attention() -> None:
 
 
 def test_holders_are_the_brokers_of_each_topic_id() -> None:
-    assert holders(STRAYS) == {"a": {0, 2}, "b": {2}}
+    assert [holders(STRAYS, "t", topic_id) for topic_id in ("a", "b", "c")] == [{0, 2}, {2}, set()]

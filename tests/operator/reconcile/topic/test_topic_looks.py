@@ -35,8 +35,8 @@ def state(partitions: int = 1, replication: int = 1, behind: int = 0, **config: 
 
 
 def look(*topics: Mapping[str, Any], brokers: Mapping[str, Any], there: bool = True) -> InMemory:
-    """Reconcile all of them once; ``brokers`` are responses by request."""
-    found = in_memory(*([CLUSTER] if there else []), *topics, **brokers)
+    """Reconcile all of them once; ``brokers`` are responses by request. By default there are no strays."""
+    found = in_memory(*([CLUSTER] if there else []), *topics, **{"strays": [], **brokers})
     seconds = reconcile_topics(found.services, [decode_as(Topic, one) for one in topics])
     assert len(seconds) == len(topics)
     found.again.update({key.name: each for key, each in seconds.items()})
@@ -73,7 +73,8 @@ def test_the_replica_of_a_mirror_says_so_and_keeps_its_settings() -> None:
 
 def test_a_new_topic_wakes_the_groups_that_list_it() -> None:
     readers = [stored(group(name, topics=topics)) for name, topics in GROUPS.items()]
-    found = in_memory(CLUSTER, *readers, topics=appearing(flights=state()), create_topics={"flights": None})
+    answers = {"topics": appearing(flights=state()), "strays": [], "create_topics": {"flights": None}}
+    found = in_memory(CLUSTER, *readers, **answers)
     found.services.store.take_woken()
     reconcile_topics(found.services, [decode_as(Topic, stored(topic("flights")))])
     woken = {key.name for key in found.services.store.take_woken() if key.kind == "ConsumerGroup"}
@@ -567,10 +568,35 @@ def test_a_topic_that_was_deleted_is_created_again() -> None:
     assert found.status("Topic", "flights")["topicId"] == "id"
 
 
-def test_brokers_are_asked_for_strays_only_when_a_topic_is_lost_or_grows() -> None:
+@pytest.mark.parametrize("name", ["flights", "f" * 249])
+def test_topic_whose_status_was_lost_is_not_created_while_brokers_keep_strays_of_its_name(name: str) -> None:
+    """The resource comes from Git or a backup without statuses, and ZooKeeper from an older copy."""
+    kept = name[:198]  # of 200 characters, with the partition, in a folder's name
     found = look(
-        stored(topic("new")), brokers={"topics": appearing(new=state()), "create_topics": {"new": None}}
+        stored(topic("flights", topicName=name)),
+        brokers={
+            "topics": {},
+            "strays": [StrayLog(2, KNOWN_ID, 5, 0, kept), StrayLog(1, "other", 5, 0, "f")],
+        },
     )
+    assert not found.brokers.requests("create_topics")
+    status, reason, words = found.condition("Topic", "flights") or ("", "", "")
+    assert (status, reason) == ("False", "StrayLogs")
+    assert f"lost topic {name}, and broker 2 still has its records" in words
+
+
+@pytest.mark.parametrize("others", ["flight", "flights-1", "f" * 198])
+def test_strays_of_other_names_hold_up_no_new_topic(others: str) -> None:
+    answers = {"topics": appearing(flights=state()), "create_topics": {"flights": None}}
+    found = look(
+        stored(topic("flights")), brokers={**answers, "strays": [StrayLog(0, KNOWN_ID, 5, 0, others)]}
+    )
+    assert found.brokers.requests("create_topics")
+
+
+def test_brokers_are_asked_for_strays_only_when_a_topic_is_absent_or_grows() -> None:
+    there = {"replicas": [PartitionReplicas("flights", 0, (0,), (0,))], "reassigning": {}}
+    found = look(known(), brokers={"topics": {"flights": state()}, **there})
     assert not found.brokers.requests("strays")
 
 

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
+from typing import Final
 
 from ...kafka.records import StrayLog, TopicState
 from ...models.conditions import ConditionType, Reason
 from ...models.words import count_of, size_of
 
 Said = tuple[ConditionType, bool | None, Reason, str]
+KEPT_OF_NAME: Final = 200
+"""Characters of topic and partition in the name of a stray's folder."""
 
 
-def holders(strays: Iterable[StrayLog]) -> Mapping[str, set[int]]:
-    """The brokers that keep strays of a topic, by its id."""
-    found: dict[str, set[int]] = {}
-    for stray in strays:
-        found.setdefault(stray.topic_id, set()).add(stray.broker)
-    return found
+def holders(strays: Iterable[StrayLog], name: str, topic_id: str | None) -> set[int]:
+    """The brokers that keep strays of the topic that a Topic had; if its id is not known, of any topic of its name."""
+    return {
+        stray.broker
+        for stray in strays
+        if (stray.topic_id == topic_id if topic_id else _has_name(stray, name))
+    }
+
+
+def _has_name(stray: StrayLog, name: str) -> bool:
+    is_shortened = len(f"{stray.topic}-{stray.partition}") >= KEPT_OF_NAME
+    return name == stray.topic or (is_shortened and name.startswith(stray.topic))
 
 
 def of_lost_partitions(strays: Iterable[StrayLog], topic: TopicState, wanted: int | None) -> list[StrayLog]:

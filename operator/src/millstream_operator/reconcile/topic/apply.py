@@ -60,21 +60,20 @@ def _bring_about(
         observed = admin.topics(names)
         active = [topic for topic in topics if not is_paused(topic)]
         plans = dict.fromkeys(names, TopicPlan())
-        lost = any(topic.status.topic_id and topic.topic_name not in observed for topic in active)
+        absent = any(topic.topic_name not in observed for topic in active)
         grow = any(
             (topic.spec.partitions or 0) > found.partitions
             for topic in active
             if (found := observed.get(topic.topic_name)) is not None
         )
-        strays = admin.strays() if lost or grow else []
-        kept = holders(strays)
+        strays = admin.strays() if absent or grow else []
         for topic in active:
             plans[topic.topic_name] = plan_topic(
                 topic.topic_name,
                 topic.spec,
                 found := observed.get(topic.topic_name),
                 topic.status.config_keys or (),
-                kept.get(topic.status.topic_id or "", ()),
+                holders(strays, topic.topic_name, topic.status.topic_id),
                 of_lost_partitions(strays, found, topic.spec.partitions) if found is not None else (),
             )
         topics = [_noted(services, topic, plans[topic.topic_name]) for topic in topics]

@@ -55,8 +55,8 @@ def plan_topic(
     lost: Collection[StrayLog] = (),
 ) -> TopicPlan:
     """Plan the changes that bring a topic to its spec. ``config_keys``: the keys that this resource has set before;
-    ``strays``: the brokers that keep logs of the topic that it had, although the cluster does not know it; ``lost``:
-    the strays of partitions that the topic lacks."""
+    ``strays``: the brokers that keep logs of the topic that it had, or of its name, although the cluster does not know
+    it; ``lost``: the strays of partitions that the topic lacks."""
     if observed is None and strays:
         return TopicPlan(problem=_kept(name, strays))
     if is_replica(observed) and KEY not in {*spec.config, *config_keys}:  # else this resource has made it one
