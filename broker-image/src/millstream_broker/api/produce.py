@@ -41,8 +41,8 @@ from ..replication.purgatory import DelayedProduce
 from ..replication.replicas import Replicas
 from ..replication.transactional_appends import (
     Refused,
+    RequestingProducer,
     TransactionalAppends,
-    TransactionalProducer,
     transactional_header,
 )
 from ..runtime.stats import Stats
@@ -253,7 +253,7 @@ def _with_transactional_id(
     copied = _copied(request)
     sizes = (len(data.records or b"") for topic in copied.topic_data for data in topic.partition_data)
     return transactional.in_turn(
-        TransactionalProducer(transactional_id, *producer, context.version),
+        RequestingProducer(transactional_id, *producer, context.version),
         lambda: unverified(copied),
         lambda refused: append(copied, TRANSACTION, refused),
         sum(sizes),

@@ -56,7 +56,7 @@ class TransactionVerifier(Protocol):
         """The error of each partition, NONE if it is in an open transaction; ``add`` adds it to that."""
 
 
-class TransactionalProducer(NamedTuple):
+class RequestingProducer(NamedTuple):
     """The sender of a request with records of a transaction."""
 
     transactional_id: str
@@ -90,7 +90,7 @@ class TransactionalAppends:
 
     def in_turn(
         self,
-        producer: TransactionalProducer,
+        producer: RequestingProducer,
         unverified: Callable[[], Mapping[Partition, int]],
         append: Callable[[Refused], Any],
         size: int,
@@ -118,9 +118,7 @@ class TransactionalAppends:
 
         return asyncio.create_task(appended(), name="transactional append")
 
-    async def _verified(
-        self, producer: TransactionalProducer, unverified: Mapping[Partition, int]
-    ) -> Refused:
+    async def _verified(self, producer: RequestingProducer, unverified: Mapping[Partition, int]) -> Refused:
         """The partitions without an open transaction. The others' guards allow the append, which follows at once."""
         verifier = self.verifier
         assert verifier is not None
