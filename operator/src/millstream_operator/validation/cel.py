@@ -9,6 +9,7 @@ github.com/google/cel-spec); this module adds the Kubernetes functions that our 
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -52,8 +53,34 @@ REMEMBERED = 4096
 """Cached results: most parts of most resources are defaults, and evaluating a rule takes milliseconds."""
 
 
+_SELF = re.compile(r"\bself\b(?!\.\w)|\bself\.(?P<field>\w+)(?P<call>\()?")
+_HAS = re.compile(r"\bhas\(self\.(?P<field>\w+)\)")
+
+
+@functools.cache
+def fields_read(text: str) -> Mapping[str, bool] | None:
+    """The fields of an object that a rule reads, and of each whether it matters which value it has, not only whether
+    it has one. None: the rule may read all."""
+    found: dict[str, bool] = {}
+    for mention in _SELF.finditer(_HAS.sub("", text)):
+        if mention["field"] is None or mention["call"] is not None:
+            return None
+        found[mention["field"]] = True
+    return {**{mention["field"]: False for mention in _HAS.finditer(text)}, **found}
+
+
+def as_read(text: str, value: Any) -> Any:
+    """The part of a value that a rule reads: it is the same for most resources, whatever their names."""
+    if not isinstance(value, Mapping) or (fields := fields_read(text)) is None:
+        return value
+    return {
+        name: item if fields[name] or item is None else True for name, item in value.items() if name in fields
+    }
+
+
 def holds(text: str, value: Any, old: Any) -> bool:
     """Whether a rule holds for a value (``self``) that replaces another one (``oldSelf``); raises CelError."""
+    value = as_read(text, value)
     return _holds(text, msgspec.json.encode(value), msgspec.json.encode(old))
 
 
