@@ -358,7 +358,8 @@ def test_a_deleted_log_is_no_failure_of_the_disk(
     assert {error.code for error in refusals} <= {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
     home.rolled.add(log)
     upkeep.flush_rolled(home)
-    upkeep.flush_due(manager, NOW, {log: 0})
+    log.durability.flushed_ms = 0
+    upkeep.flush_due(manager, NOW)
     manager.checkpoint()
     assert home.failure is None
     manager.close()
@@ -446,10 +447,9 @@ def test_background_work(tmp_path: Path) -> None:
     log = manager.get_or_create("t", 0)
     send(log, 5)
     assert sum(upkeep.enforce_retention(manager, NOW + 5000, lambda key: 4)) == 0
-    last: dict[Log, int] = {}
-    upkeep.flush_due(manager, NOW, last)
+    upkeep.flush_due(manager, NOW)
     assert log.flushed_offset == 0
-    upkeep.flush_due(manager, NOW + 500, last)
+    upkeep.flush_due(manager, NOW + 500)
     assert log.flushed_offset == 5
     assert sum(upkeep.enforce_retention(manager, NOW + 5000, lambda key: 5)) == 1
     assert len(list((tmp_path / "t-0").glob("*.deleted"))) > 0

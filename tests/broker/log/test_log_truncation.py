@@ -27,7 +27,7 @@ TOPIC_ID = uuid.UUID("c5db41bf-48d3-41db-be1b-a6a230589398")
 
 
 def start(folder: Path) -> LogManager:
-    return log_dirs.start(folder, config=LogConfig(segment_bytes=300, cleanup_policy=("compact",)))
+    return log_dirs.start(folder, config=LogConfig(segment_bytes=300, cleanup_policy="compact"))
 
 
 def send(log: Log, count: int, epoch: int = 0) -> None:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import errno
-import gc
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
-from weakref import WeakKeyDictionary
 
 import pytest
 
@@ -161,27 +159,13 @@ def test_a_flush_of_a_deleted_log_is_no_news(manager: LogManager, caplog: pytest
 
 def test_a_log_is_flushed_when_its_oldest_record_is_as_old_as_flush_ms(manager: LogManager) -> None:
     log = manager.get_or_create("t", 0)
-    last: WeakKeyDictionary[Log, int] = WeakKeyDictionary()
-    upkeep.flush_due(manager, NOW, last)
+    upkeep.flush_due(manager, NOW)
     fill(log, 1)
     for now, flushed in ((NOW + 499, 0), (NOW + 500, 1)):
-        upkeep.flush_due(manager, now, last)
+        upkeep.flush_due(manager, now)
         assert log.flushed_offset == flushed
     fill(log, 1)
-    upkeep.flush_due(manager, NOW + 999, last)
+    upkeep.flush_due(manager, NOW + 999)
     assert log.flushed_offset == 1, "counted from the last flush"
-    upkeep.flush_due(manager, NOW + 1000, last)
+    upkeep.flush_due(manager, NOW + 1000)
     assert log.flushed_offset == 2
-
-
-def test_deleted_logs_are_forgotten(manager: LogManager) -> None:
-    logs = [manager.get_or_create("t", partition) for partition in range(2)]
-    last: WeakKeyDictionary[Log, int] = WeakKeyDictionary()
-    upkeep.flush_due(manager, NOW, last)
-    assert dict(last) == dict.fromkeys(logs, NOW)
-    manager.delete("t", 0)
-    del logs[0]
-    gc.collect()
-    assert dict(last) == {logs[0]: NOW}
-    upkeep.flush_due(manager, NOW + 1, last)
-    assert dict(last) == {logs[0]: NOW + 1}

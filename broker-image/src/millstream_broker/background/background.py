@@ -12,7 +12,6 @@ import logging
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from time import time
-from weakref import WeakKeyDictionary
 
 from millstream_kafka.protocol.errors import ApiError
 from millstream_process import supervision
@@ -22,7 +21,6 @@ from ..config.config import BrokerConfig
 from ..log import upkeep
 from ..log.config import FOREVER
 from ..log.directory import LogDir, LogDirError
-from ..log.log import Log
 from ..log.manager import LogManager
 from ..replication.alter_partition import AlterPartitionManager
 from ..replication.manager import ReplicaManager
@@ -118,7 +116,6 @@ async def _flush_rolled(home: LogDir) -> None:
 
 async def _flush_by_time(logs: LogManager) -> None:
     """fsync logs by `flush.ms`."""
-    flushed: WeakKeyDictionary[Log, int] = WeakKeyDictionary()
     while True:
         shortest = FOREVER
         async for some in cooperatively(portions(logs, LOOKED_AT)):
@@ -127,6 +124,6 @@ async def _flush_by_time(logs: LogManager) -> None:
         if shortest == FOREVER:
             continue
         try:
-            await asyncio.to_thread(upkeep.flush_due, logs, _now_ms(), flushed)
+            await asyncio.to_thread(upkeep.flush_due, logs, _now_ms())
         except ApiError as error:
             log.error("%s", error.message)

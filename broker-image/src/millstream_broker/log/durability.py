@@ -27,12 +27,14 @@ class Durability:
     ``lock`` separates :meth:`flush` from calls that change what it reads. Appending takes no lock: it only adds.
     """
 
-    __slots__ = ("_epochs", "_segments", "_unsaved", "lock", "offset")
+    __slots__ = ("_epochs", "_segments", "_unsaved", "flushed_ms", "lock", "offset")
 
     def __init__(self, segments: Segments, epochs: LeaderEpochs, offset: int) -> None:
         self._segments = segments
         self._epochs = epochs
         self.offset = offset
+        self.flushed_ms: int | None = None
+        """When `upkeep` last found the log flushed, from which flush.ms counts; None before its first look."""
         self.lock = threading.Lock()
         self._unsaved: list[tuple[int, ProducerStateManager]] = []
 

@@ -71,7 +71,6 @@ class LogState:
     """See ``log.Log``."""
 
     __slots__ = (
-        "__weakref__",
         "_claims_end",
         "_confirmed_epoch",
         "_home",

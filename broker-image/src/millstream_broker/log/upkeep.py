@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from weakref import WeakKeyDictionary
 
 from millstream_kafka.protocol.errors import ApiError
 from millstream_kafka.topic_partition import TopicPartition
@@ -67,14 +66,15 @@ def flush_rolled(home: LogDir) -> None:
             home.rolled.add(log)
 
 
-def flush_due(manager: LogManager, now_ms: int, last_flush_ms: WeakKeyDictionary[Log, int]) -> None:
-    """Flush logs whose flush.ms has passed. Blocking, in one other thread; the caller keeps ``last_flush_ms``."""
+def flush_due(manager: LogManager, now_ms: int) -> None:
+    """Flush logs whose flush.ms has passed. Blocking, in one other thread."""
     for _, log in logs_of(manager):
-        if not log.unflushed_messages:
-            last_flush_ms[log] = now_ms
-        elif now_ms - last_flush_ms.setdefault(log, now_ms) >= log.config.flush_ms:
+        durability = log.durability
+        if not log.unflushed_messages or durability.flushed_ms is None:
+            durability.flushed_ms = now_ms
+        if log.unflushed_messages and now_ms - durability.flushed_ms >= log.config.flush_ms:
             _flush(log, Log.flush)
-            last_flush_ms[log] = now_ms
+            durability.flushed_ms = now_ms
 
 
 def _flush(log: Log, how: Callable[[Log], int]) -> int:
