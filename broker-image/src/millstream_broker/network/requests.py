@@ -15,8 +15,8 @@ import asyncio
 import logging
 import struct
 from collections import deque
+from collections.abc import Generator
 from time import perf_counter
-from types import GeneratorType
 from typing import Any, Protocol
 
 from millstream_kafka.protocol import MalformedRequest
@@ -149,7 +149,7 @@ class ConnectionRequests:
                 return
         try:
             answer = registration.handle(context, request)
-            if type(answer) is GeneratorType:
+            if not (answer is None or isinstance(answer, Struct)) and isinstance(answer, Generator):
                 answer = self._large.started(registration, version, answer, charge)
         except ApiError as error:
             answer = error_response(route.registration.api, error)
