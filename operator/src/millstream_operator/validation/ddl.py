@@ -80,6 +80,8 @@ def _fields(tokens: list[str], position: int, within: str) -> tuple[dict[str, st
         name = _name(tokens[position])
         position += 2 if tokens[position + 1] == ":" else 1
         path = f"{within}.{name}" if within else name
+        if name in found and not within:
+            raise WrongType(f"column {path}: it is there twice")
         found[name], position = _type(tokens, position, path)
         if [token.upper() for token in tokens[position : position + 2]] == ["NOT", "NULL"]:
             position += 2

@@ -7,7 +7,10 @@ from typing import Any
 
 import pytest
 
+from millstream_jobs import column_names
+from millstream_jobs.formats import parsed
 from millstream_operator.models import API_VERSION, BatchLoad
+from millstream_operator.reconcile.load import columns
 from millstream_operator.reconcile.load.columns import check_columns
 from millstream_operator.validation import ddl
 from millstream_operator.validation.admission import decode
@@ -15,12 +18,13 @@ from millstream_operator.validation.admission import decode
 RECORD = {"type": "record", "name": "F", "fields": [{"name": "a", "type": "int"}]}
 
 
-def load(value: dict[str, Any], *partition_by: str) -> BatchLoad:
+def load(value: dict[str, Any], *partition_by: str, format: str = "Parquet") -> BatchLoad:
+    output = {"path": "/lake/flights", "partitionBy": list(partition_by), "format": format}
     spec = {
         "clusterRef": {"name": "east"},
         "topics": ["flights"],
         "value": value,
-        "output": {"path": "/lake/flights", "partitionBy": list(partition_by)},
+        "output": {**output, "table": "lake.flights"} if format == "Iceberg" else output,
     }
     found = decode({"apiVersion": API_VERSION, "kind": "BatchLoad", "metadata": {"name": "l"}, "spec": spec})
     assert isinstance(found, BatchLoad)
@@ -33,7 +37,7 @@ def said(value: dict[str, Any], *partition_by: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("text", "columns"),
+    ("text", "expected"),
     [
         ("a INT", {"a": "INT"}),
         ("a int not null comment 'x, y', `b``c d` Timestamp", {"a": "INT", "b`c d": "TIMESTAMP"}),
@@ -44,8 +48,8 @@ def said(value: dict[str, Any], *partition_by: str) -> str:
         ("a: STRING, b INTERVAL DAY TO SECOND, c STRUCT<>", {"a": "STRING", "b": "INTERVAL", "c": "STRUCT"}),
     ],
 )
-def test_columns_of_ddl(text: str, columns: dict[str, str]) -> None:
-    assert ddl.columns(text) == columns
+def test_columns_of_ddl(text: str, expected: dict[str, str]) -> None:
+    assert ddl.columns(text) == expected
 
 
 @pytest.mark.parametrize(
@@ -100,6 +104,40 @@ def test_what_does_not_exist_is_named(
     value: dict[str, Any], partition_by: tuple[str, ...], words: str
 ) -> None:
     assert words in said(value, *partition_by)
+
+
+@pytest.mark.parametrize(
+    ("format", "schema", "words"),
+    [
+        (
+            "Iceberg",
+            "_POS INT",
+            '"_POS" is not allowed with output.format Iceberg, whose tables have a column',
+        ),
+        ("Iceberg", "_topic_partition INT", '"_topic_partition" is not allowed'),
+        ("Parquet", "load_run INT", '"load_run" is not allowed with output.format Parquet'),
+        ("Delta", "`a b` INT", '"a b" is not allowed with output.format Delta, whose columns have no spaces'),
+        ("Delta", "_pos INT", ""),
+        ("Iceberg", "`a b` INT", ""),
+        ("Parquet", "Date STRING, date STRING", '"date" is not allowed: it is there twice'),
+        ("Parquet", "a INT, a STRING", "column a: it is there twice"),
+        ("Parquet", "_Offset INT", '"_Offset" is not allowed: it is there twice, or one of the record'),
+        ("Parquet", "a STRUCT<b: INT, B: INT>", ""),
+    ],
+)
+def test_names_of_columns(format: str, schema: str, words: str) -> None:
+    problem = check_columns(load({"format": "JSON", "schema": schema}, format=format))
+    assert (words in problem.message) if problem is not None else not words
+
+
+def test_rules_of_names_are_those_of_the_jobs() -> None:
+    assert columns.RESERVED == column_names.RESERVED
+    assert columns.NOT_IN_DELTA == column_names.NOT_IN_DELTA
+    assert (columns.RECORD, columns.HEADERS, columns.CORRUPT) == (
+        parsed.RECORD,
+        parsed.HEADERS,
+        parsed.CORRUPT,
+    )
 
 
 @pytest.mark.parametrize(

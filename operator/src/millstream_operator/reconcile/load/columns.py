@@ -6,6 +6,8 @@ Spark checks them again. Fields of a registry's schema or of a Protobuf message 
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Iterable
 
 from ...models import BatchLoad
 from ...models.conditions import Reason
@@ -15,6 +17,27 @@ from ...validation import ddl
 DERIVED = ("date", "hour")
 RECORD = ("_topic", "_partition", "_offset", "_timestamp", "_key")
 HEADERS, CORRUPT = "_headers", "_corrupt_record"
+RESERVED = {
+    "Parquet": frozenset({"load_run"}),
+    "Delta": frozenset[str](),
+    "Iceberg": frozenset(
+        {
+            "_topic_partition",
+            "_file",
+            "_pos",
+            "_deleted",
+            "_spec_id",
+            "_row_id",
+            "_last_updated_sequence_number",
+            "_change_type",
+            "_change_ordinal",
+            "_commit_snapshot_id",
+        }
+    ),
+}
+"""As in the jobs: columns that a format, or a load's table in it, has itself."""
+NOT_IN_DELTA = re.compile(r"[ ,;{}()\n\t=]")
+"""As in the jobs: what no column of a Delta table has in its name."""
 
 
 def check_columns(load: BatchLoad) -> Problem | None:
@@ -26,6 +49,8 @@ def check_columns(load: BatchLoad) -> Problem | None:
         return _invalid(f"spec.value.schema: {error}")
     if columns is None:
         return None
+    if wrong := _wrong_name(columns, load.spec.output.format):
+        return _invalid(f"spec.value.schema: {wrong}")
     times = [name for name, kind in columns.items() if kind in ("TIMESTAMP", "TIMESTAMP_LTZ")]
     if value.format != "Avro" and value.time_column and value.time_column not in (*times, "_timestamp"):
         return _invalid(
@@ -40,6 +65,29 @@ def check_columns(load: BatchLoad) -> Problem | None:
         if name not in (*names, *DERIVED):
             return _invalid(f"{where} one of {', '.join([*DERIVED, *names])}")
     return None
+
+
+def _wrong_name(names: Iterable[str], format: str) -> str:
+    """What is wrong with the first column that a record has itself, or that the table's format does not allow."""
+    own = (*RECORD, HEADERS, CORRUPT)
+    taken = {name.lower() for name in own}
+    for name in names:
+        if name.lower() in taken:
+            return (
+                f'"{name}" is not allowed: it is there twice, or one of the record\'s own: {", ".join(own)}'
+            )
+        taken.add(name.lower())
+        if name.lower() in RESERVED[format]:
+            return (
+                f'"{name}" is not allowed with output.format {format}, whose tables have a column of that name: take'
+                " another name"
+            )
+        if format == "Delta" and NOT_IN_DELTA.search(name):
+            return (
+                f'"{name}" is not allowed with output.format Delta, whose columns have no spaces and none of'
+                " , ; { } ( ) = in their names: take another name, or format Parquet or Iceberg"
+            )
+    return ""
 
 
 def _columns(load: BatchLoad) -> dict[str, str] | None:
