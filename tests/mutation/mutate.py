@@ -196,6 +196,7 @@ AREAS = {
             "log_compaction_pass",
             "log_compaction_horizon",
             "log_compaction_meanwhile",
+            "log_compaction_transactions",
             "log_decompressed_limit",
             "log_hostile",
             "log_checkpoints",

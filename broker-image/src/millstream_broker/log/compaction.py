@@ -6,7 +6,8 @@ the same key replaces. A record without value (a tombstone) deletes its key, and
 has noted it stamps its batch with a delete horizon, now + delete.retention.ms, and the first pass after that horizon
 drops it (KIP-534). Batches keep their range of offsets; a batch that loses all its records is removed, except two
 kinds that stay, empty: a producer's last one, so that its sequence is not forgotten, and the last of a log whose active
-segment is empty, so that a follower which copies the log reaches its end. Control batches stay.
+segment is empty, so that a follower which copies the log reaches its end. Transactions: see ``cleaned_transactions``.
+Only what is before the last stable offset is compacted.
 
 ``clean_until`` is the end of the noted part, perhaps in the middle of a segment. Batches after it are copied unchanged:
 a tombstone there has not removed its key's older value yet, so its horizon may be neither set nor applied.
@@ -16,6 +17,7 @@ Segments are replaced in groups that fit one segment, with Kafka's names and ste
     BASE.log.cleaned, BASE.index.cleaned, …   being written; removed at start
     BASE.log.swap                             written and fsynced: this rename is the moment that counts
     the old files -> .deleted                 removed at start
+    BASE.txnindex.swap -> BASE.txnindex       completed at start
     BASE.log.swap -> BASE.log                 completed at start
 
 So a kill at any moment leaves the old segments or the new one. Readers keep their files.
@@ -35,6 +37,7 @@ not compacted again before a restart, or before max.decompressed.message.bytes i
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import os
@@ -58,9 +61,12 @@ from millstream_kafka.batch import (
     read_records,
     skim_records,
 )
+from millstream_kafka.control_batch import read_marker
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 from millstream_kafka.topic_partition import TopicPartition
 
+from . import transaction_index
+from .cleaned_transactions import CleanedTransactions
 from .files import fsync_directory
 from .index import TIME_ENTRY
 from .log import Log
@@ -173,8 +179,16 @@ class Compaction:
         self._staying = {producer.last.last_offset for producer in log.producers.by_id.values()}
         """Last offsets of batches that stay although they lose all records."""
         self._staying.add(log.log_end_offset - 1)
+        self._staying_markers = {
+            producer_id: producer.epoch
+            for producer_id, producer in log.producers.by_id.items()
+            if not producer.batches
+        }
+        """Epochs that only a marker remembers: it stays, perhaps empty."""
         self._groups: list[list[Segment]] = []
         self._done: tuple[list[Segment], Segment] | None = None
+        self._transactions = CleanedTransactions([])
+        """Those that the rewritten batches belong to."""
         self._replaced = False
         self._skipped = False
         self._keeps_tombstones = False
@@ -199,6 +213,7 @@ class Compaction:
     def _work(self) -> bool:
         if self._latest is None:
             self._latest = self._note_latest()
+            self._transactions = self._transactions_from(0)
             self._groups = self._grouped()
         while self._groups:
             group = self._groups.pop(0)
@@ -223,6 +238,7 @@ class Compaction:
         """The latest offset of each key from the first dirty offset on, as far as memory allows."""
         latest: dict[bytes, int] = {}
         start = self.clean_until
+        transactions = self._transactions_from(start)
         most = self._allowance.max_keys
         for segment, end in self._closed:
             if end <= start:
@@ -231,7 +247,9 @@ class Compaction:
                 if len(latest) >= most:
                     return latest
                 self._throttle(header.size)
-                if not header.is_control:
+                if header.is_control:
+                    transactions.drops_marker(header, read_marker(_read(segment, position, header)))
+                elif not transactions.drops_data(header):
                     for _, offset, key in skim_records(_read(segment, position, header), self._largest):
                         if key is not None:
                             latest[_digest(key)] = offset
@@ -239,6 +257,11 @@ class Compaction:
                 self._rest()
         self.clean_until = self._end
         return latest
+
+    def _transactions_from(self, offset: int) -> CleanedTransactions:
+        segments = self.log.segments
+        base = segments[segments.index_of(offset)].base_offset
+        return CleanedTransactions(segments.aborted.collect(base, offset, self._end))
 
     def _grouped(self) -> list[list[Segment]]:
         """Neighbours that fit one segment together."""
@@ -273,6 +296,7 @@ class Compaction:
         )
         self._discard(cleaned)  # remains of an earlier attempt
         changed = False
+        self._transactions.needed.clear()
         try:
             cleaned.create()
             for batch in self._batches(group):
@@ -287,6 +311,8 @@ class Compaction:
             self._check_current()
             cleaned.finish()
             cleaned.sync()
+            if {segment.base_offset for segment in group}.intersection(self.log.segments.aborted.bases):
+                transaction_index.write(cleaned.path(transaction_index.SUFFIX), self._transactions.needed)
         except BaseException:
             self._discard(cleaned)
             raise
@@ -307,11 +333,14 @@ class Compaction:
 
     def _retained(self, header: BatchHeader, batch: bytes) -> bytes | None:
         """The batch with its remaining records; None if it has none."""
-        if header.is_control or header.base_offset >= self.clean_until:
+        if header.is_control:
+            return self._retained_marker(header, batch)
+        is_aborted = self._transactions.drops_data(header)
+        if header.base_offset >= self.clean_until:
             return batch
         horizon = header.base_timestamp if header.attributes & DELETE_HORIZON else None
         try:
-            records = read_records(batch, self._largest)
+            records = () if is_aborted else read_records(batch, self._largest)
             kept = [record for record in records if self._stays(record, horizon)]
         except TooManyHeadersError:  # appended when the topic was not compacted: it stays whole
             self._keeps_tombstones = True
@@ -338,6 +367,36 @@ class Compaction:
             append_time=header.max_timestamp if header.is_log_append_time else None,
             delete_horizon=horizon if tombstones else None,
         )
+
+    def _retained_marker(self, header: BatchHeader, batch: bytes) -> bytes | None:
+        """A control batch, perhaps with a delete horizon, or empty; None if it goes."""
+        may_go = self._transactions.drops_marker(header, read_marker(batch))
+        if not may_go or header.base_offset >= self.clean_until:
+            return batch
+        horizon = header.base_timestamp if header.attributes & DELETE_HORIZON else None
+        if header.record_count and horizon is None:
+            return build_batch(
+                read_records(batch, self._largest),
+                base_offset=header.base_offset,
+                last_offset=header.last_offset,
+                leader_epoch=header.partition_leader_epoch,
+                producer_id=header.producer_id,
+                producer_epoch=header.producer_epoch,
+                base_sequence=header.base_sequence,
+                transactional=header.is_transactional,
+                control=True,
+                append_time=header.max_timestamp if header.is_log_append_time else None,
+                delete_horizon=min(self._now_ms + self.log.config.delete_retention_ms, INT64_MAX),
+            )
+        if header.record_count and horizon is not None and self._now_ms < horizon:
+            return batch
+        stays = (
+            header.last_offset in self._staying
+            or self._staying_markers.get(header.producer_id) == header.producer_epoch
+        )
+        if not stays:
+            return None
+        return empty_batch(header) if header.record_count else batch
 
     def _stays(self, record: Record, horizon: int | None) -> bool:
         assert self._latest is not None
@@ -376,10 +435,20 @@ class Compaction:
             return False
         cleaned.release()
         swap = cleaned.path(".log").removesuffix(".cleaned") + ".swap"
+        index = cleaned.path(transaction_index.SUFFIX).removesuffix(".cleaned")
+        has_index = os.path.exists(index + ".cleaned")
+        if has_index:
+            os.rename(index + ".cleaned", index + ".swap")
         os.rename(cleaned.path(".log"), swap)
         try:
             segments.set_aside(start, start + len(group), suffixes=SUFFIXES)
+            if has_index:
+                os.rename(index + ".swap", index)
+                segments.aborted.found(cleaned.base_offset)
             os.rename(swap, swap.removesuffix(".swap"))
+            if has_index and not os.path.getsize(index):
+                segments.aborted.drop(cleaned.base_offset)
+                os.unlink(index)
             for suffix in SUFFIXES[1:]:
                 os.rename(cleaned.path(suffix), cleaned.path(suffix).removesuffix(".cleaned"))
         except OSError as error:  # half replaced: the next start completes it
@@ -411,6 +480,8 @@ class Compaction:
             cleaned.release()
         else:
             cleaned.remove()
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(cleaned.path(transaction_index.SUFFIX))
 
     def cancel(self) -> None:
         """Make :meth:`work` return soon."""
@@ -436,6 +507,7 @@ def dirtiest(
         if not log.config.compacts or log.offline is not None or log.truncating or log in busy:
             continue
         limit = high_watermark_of(key) if high_watermark_of else log.log_end_offset
+        limit = log.producers.transactions.last_stable_offset(limit, log.log_start_offset)
         try:
             if (share_and_end := due(log, now_ms, limit)) is not None:
                 found.append((*share_and_end, log))

@@ -107,9 +107,11 @@ def _complete_swaps(directory: str, names: list[str]) -> None:
         last = max((header.last_offset for _, header in scan.headers(0, suffix=".log.swap")), default=base)
         for old in bases:
             if base <= old <= last:
-                for suffix in (*SUFFIXES, transaction_index.SUFFIX):
+                for suffix in SUFFIXES:
                     unlink(f"{directory}/{old:020d}{suffix}")
-        with contextlib.suppress(FileNotFoundError):
+                if old != base:
+                    unlink(f"{directory}/{old:020d}{transaction_index.SUFFIX}")
+        with contextlib.suppress(FileNotFoundError):  # it may be in its place already
             path = f"{directory}/{base:020d}{transaction_index.SUFFIX}"
             os.replace(path + ".swap", path)
         os.replace(f"{directory}/{name}", f"{directory}/{base:020d}.log")

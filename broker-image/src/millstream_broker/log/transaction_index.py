@@ -137,6 +137,15 @@ def is_sound(path: str, base_offset: int) -> bool:
     return not data or _ENTRY.unpack_from(data)[3] >= base_offset
 
 
+def write(path: str, entries: Iterable[AbortedTransaction]) -> None:
+    """Write a new file, and make it durable. Blocking. OSError."""
+    data = b"".join(_ENTRY.pack(_VERSION, *entry) for entry in entries)
+    with open(path, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file)
+
+
 def _sound_bytes(data: bytes) -> int:
     """The bytes of the entries before the first that cannot be one."""
     end, previous = 0, -1
