@@ -91,14 +91,13 @@ class Writer:
         """What a consumer of committed records reads, by its own rules."""
         found: dict[int, tuple[str, str | None]] = {}
         end = self.log.producers.transactions.last_stable_offset(self.log.log_end_offset, 0)
-        aborted = self.log.segments.aborted.collect(0, 0, end)
+        aborted = sorted(self.log.segments.aborted.collect(0, 0, end), key=lambda each: each.first_offset)
         skipped: set[int] = set()
         for header, batch in self.batches():
             if header.last_offset >= end:
                 break
             while aborted and aborted[0].first_offset <= header.last_offset:
                 skipped.add(aborted.pop(0).producer_id)
-            aborted.sort(key=lambda each: each.first_offset)
             if header.is_control:
                 marker = read_marker(batch)
                 if marker is not None and not marker.committed:
