@@ -198,6 +198,31 @@ async def test_worker_goes_on_when_its_user_was_lost_or_has_another_password(
         mirror.close()
 
 
+@pytest.mark.parametrize("seconds", [600, 0])
+async def test_worker_logs_in_with_the_former_password_for_the_time_of_the_rotation(
+    west: Guarded, east: Guarded, tmp_path: Path, seconds: int
+) -> None:
+    """A worker has it until Kubernetes has updated its file and it restarts."""
+    topic = unique("orders")
+    mirror = Operated(tmp_path, west, east, topics={"include": [topic]})
+    try:
+        await asyncio.to_thread(create, west, topic)
+        await asyncio.to_thread(mirror.look)
+        first, former = mirror.password, mirror.client(west)
+        rotate = {"requestId": "1", "previousValidSeconds": seconds}
+        mirror.kube.objects["MirrorMaker", mirror.name]["spec"]["rotate"] = rotate
+        await asyncio.to_thread(mirror.look)
+        assert mirror.password != first
+        assert await topics_of(mirror.client(west)) == {topic}
+        if seconds:
+            assert await topics_of(former) == {topic}
+        else:
+            with pytest.raises(AuthenticationFailed):
+                await topics_of(former)
+    finally:
+        mirror.close()
+
+
 async def test_deleted_mirror_leaves_no_user_that_could_log_in(
     west: Guarded, east: Guarded, tmp_path: Path
 ) -> None:

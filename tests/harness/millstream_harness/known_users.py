@@ -41,11 +41,12 @@ class KnownUsers:
         return dict.fromkeys(rules)
 
     def accepts(self, user: str, password: str) -> bool:
+        """Whether it is the user's password, or the former one while that is valid."""
         known = self.credentials[user]
         again = ScramCredential.of_password(
             user, SHA_512, password, iterations=known.iterations, salt=known.salt
         )
-        return again == known
+        return again.salted_password in (known.salted_password, known.previous_salted_password)
 
     def may(self, user: str) -> set[str]:
         """The user's rules in words."""

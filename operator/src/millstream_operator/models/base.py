@@ -60,6 +60,12 @@ class Rotate(Spec, frozen=True):
     request_id: str
 
 
+class OverlappingRotate(Rotate, frozen=True, kw_only=True):
+    """``previous_valid_seconds``: how long the former password stays valid."""
+
+    previous_valid_seconds: int = 600
+
+
 class Lag(Status, frozen=True):
     records: Gauge | None = None
     seconds: Age | None = None

@@ -6,7 +6,18 @@ from typing import Literal
 
 from msgspec import field
 
-from .base import ClusterRef, Gauge, Lag, Quantity, Resource, Rotate, Spec, Status, Timestamp, TopicName
+from .base import (
+    ClusterRef,
+    Gauge,
+    Lag,
+    OverlappingRotate,
+    Quantity,
+    Resource,
+    Spec,
+    Status,
+    Timestamp,
+    TopicName,
+)
 from .conditions import Condition
 from .patterns import refusal
 from .pods import PodTemplate, Resources
@@ -98,7 +109,7 @@ class MirrorMakerSpec(Spec, frozen=True):
     on_gap: Literal["Stop", "SkipToEarliest"] = "SkipToEarliest"
     rejoin: Rejoin | None = None
     promote: Promote | None = None
-    rotate: Rotate | None = None
+    rotate: OverlappingRotate | None = None
     replicas: int = 1
     resources: WorkerResources = field(default_factory=WorkerResources)
     template: PodTemplate[Literal["mirror"]] = field(default_factory=PodTemplate)

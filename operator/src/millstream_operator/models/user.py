@@ -6,7 +6,7 @@ from typing import Literal
 
 from msgspec import field
 
-from .base import ClusterRef, DeletionPolicy, Resource, Rotate, Spec, Status
+from .base import ClusterRef, DeletionPolicy, OverlappingRotate, Resource, Spec, Status
 from .conditions import Condition
 from .mirror import SecretKey, SecretValue
 
@@ -48,19 +48,13 @@ class UserQuotas(Spec, frozen=True):
     controller_mutation_rate: float | None = None
 
 
-class UserRotate(Rotate, frozen=True, kw_only=True):
-    """``previous_valid_seconds``: how long the former password stays valid."""
-
-    previous_valid_seconds: int = 600
-
-
 class UserSpec(Spec, frozen=True):
     cluster_ref: ClusterRef
     user_name: str | None = None
     authentication: Authentication | None = None
     authorization: Authorization | None = None
     quotas: UserQuotas | None = None
-    rotate: UserRotate | None = None
+    rotate: OverlappingRotate | None = None
     drift: Literal["Mend", "Report"] = "Mend"
     deletion_policy: DeletionPolicy = "Delete"
 

@@ -1,6 +1,7 @@
 """The user as which the pods of a resource log in at the brokers of Clusters: a user of the resource's own; pure.
 
-    NAME-mirror-user     Secret of a MirrorMaker: username, password, sasl.jaas.config (for Kafka's Java clients)
+    NAME-mirror-user     Secret of a MirrorMaker: username, password, sasl.jaas.config (for Kafka's Java clients);
+                         previous-password: the former one, while it is valid
     NAME-load-user       the same of a BatchLoad
     NAME-consumers-user  the same of a ConsumerGroup with a workload
 
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Final
 
 from millstream_kafka.acl import AclOperation, PatternType, PermissionType, ResourceType
@@ -22,8 +24,18 @@ from millstream_kafka.admin.access import Acl, ScramCredential
 from millstream_kafka.scram_mechanism import MIN_ITERATIONS, ScramMechanism
 
 from ..models import BatchLoad, ConsumerGroup, MirrorMaker, Resource
+from ..models.conditions import rfc3339
 from .owned import opaque_secret, secret_of, values_of
-from .user import MAX_PASSWORD, ROTATED_FOR, jaas_config, rotated_for
+from .user import (
+    MAX_PASSWORD,
+    PREVIOUS,
+    PREVIOUS_UNTIL,
+    ROTATED_FOR,
+    Former,
+    former_of,
+    jaas_config,
+    rotated_for,
+)
 
 Manifest = dict[str, Any]
 OWN_USERS: Final = "millstream-pods."
@@ -56,6 +68,8 @@ class PodPassword:
     value: str = field(repr=False)
     iterations: int
     rotated_for: str = ""
+    former: Former | None = None
+    """The password before it, while brokers accept it, too."""
 
 
 def user_name(kind: str, uid: str) -> str:
@@ -85,6 +99,9 @@ def secret_with(user: PodUser, password: PodPassword) -> Manifest:
         "sasl.jaas.config": jaas_config(user.name, password.value),
     }
     annotations = {ROTATED_FOR: password.rotated_for, ITERATIONS: str(password.iterations)}
+    if (former := password.former) is not None:
+        values[PREVIOUS] = former.value
+        annotations[PREVIOUS_UNTIL] = rfc3339(former.until)
     return opaque_secret(user.secret, {key: value.encode() for key, value in values.items()}, annotations)
 
 
@@ -100,11 +117,19 @@ def password_in(live: Mapping[str, Any], user: PodUser) -> PodPassword | None:
     known = range(MIN_ITERATIONS, MIN_ITERATIONS + NUMBERS)
     if name != user.name or not 0 < len(value) <= MAX_PASSWORD or iterations not in known:
         return None
-    return PodPassword(value, iterations, rotated_for(live))
+    return PodPassword(value, iterations, rotated_for(live), former_of(live))
 
 
-def credential(user: PodUser, password: PodPassword) -> ScramCredential:
-    return ScramCredential.of_password(user.name, MECHANISM, password.value, iterations=password.iterations)
+def credential(user: PodUser, password: PodPassword, now: datetime) -> ScramCredential:
+    former = password.former
+    return ScramCredential.of_password(
+        user.name,
+        MECHANISM,
+        password.value,
+        iterations=password.iterations,
+        previous="" if former is None else former.value,
+        previous_valid_ms=0 if former is None else former.valid_ms(now),
+    )
 
 
 def rule(

@@ -67,6 +67,10 @@ class Former:
     value: str = field(repr=False)
     until: datetime
 
+    def valid_ms(self, now: datetime) -> int:
+        """How long it is valid from now on."""
+        return max(0, int((self.until - now).total_seconds() * 1000))
+
 
 def secret(user: User, password: str, rotated_for: str, former: Former | None = None) -> Manifest:
     """The Secret with a password; ``rotated_for`` is "" without a rotation."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from millstream_harness.in_memory import InMemory, in_memory, stored
+from millstream_harness.in_memory import NOW, InMemory, in_memory, stored
 from millstream_harness.known_users import SHA_512, KnownUsers
 from millstream_harness.manifests import cluster, resource
 from millstream_operator.kafka.records import (
@@ -53,6 +54,11 @@ def look(found: InMemory) -> None:
     manifest = found.kube.objects["MirrorMaker", "copy"]
     found.services.store.put(manifest)
     reconcile_mirror(found.services, decode_as(MirrorMaker, manifest))
+
+
+def set_time(found: InMemory, seconds: int) -> None:
+    """So many seconds after the start."""
+    object.__setattr__(found.services, "now", lambda: NOW + timedelta(seconds=seconds))
 
 
 def sweep(found: InMemory, name: str = "west") -> None:
@@ -202,6 +208,48 @@ def test_each_request_gives_one_new_password() -> None:
     del found.kube.objects["MirrorMaker", "copy"]["spec"]["rotate"]
     look(found)
     assert password(found) == second
+
+
+def test_former_password_is_valid_for_the_time_of_the_rotation() -> None:
+    brokers = KnownUsers()
+    found = started(brokers, "west")
+    look(found)
+    first = password(found)
+    found.kube.objects["MirrorMaker", "copy"]["spec"]["rotate"] = {"requestId": "1"}
+    look(found)
+    second = password(found)
+    assert [brokers.accepts(USER, one) for one in (first, second)] == [True, True]
+    assert brokers.credentials[USER].previous_valid_ms == 600_000
+    brokers.credentials.clear()
+    set_time(found, 400)
+    look(found)
+    assert [brokers.accepts(USER, one) for one in (first, second)] == [True, True], "set again"
+    assert brokers.credentials[USER].previous_valid_ms == 200_000
+    hashed = template(found)["metadata"]["annotations"][CONFIG_HASH]
+    set_time(found, 600)
+    look(found)
+    assert set(found.kube.objects["Secret", SECRET]["data"]) == {"username", "password", "sasl.jaas.config"}
+    assert password(found) == second
+    assert template(found)["metadata"]["annotations"][CONFIG_HASH] == hashed, "no worker restarts"
+    brokers.credentials.clear()
+    look(found)
+    assert [brokers.accepts(USER, one) for one in (first, second)] == [False, True]
+
+
+@pytest.mark.parametrize("how", ["request", "deleted", "damaged"])
+def test_former_password_ends_at_once(how: str) -> None:
+    brokers = KnownUsers()
+    found = started(brokers, "west")
+    look(found)
+    first = password(found)
+    rotate = {"requestId": "1", "previousValidSeconds": 0 if how == "request" else 600}
+    found.kube.objects["MirrorMaker", "copy"]["spec"]["rotate"] = rotate
+    if how == "deleted":
+        del found.kube.objects["Secret", SECRET]
+    if how == "damaged":
+        found.kube.objects["Secret", SECRET]["metadata"]["annotations"].clear()
+    look(found)
+    assert [brokers.accepts(USER, one) for one in (first, password(found))] == [False, True]
 
 
 def test_brokers_without_the_user_get_it_again_and_the_password_stays() -> None:

@@ -10,16 +10,19 @@ A credential is stored before its rules, and deleted after them: a user with rul
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import secrets as randomness
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any
 
 from ...kafka.admin import KafkaAdmin
 from ...kafka.records import Acl, AdminError, NotAuthorized, Refusal, ScramUser
 from ...kubernetes.client import KubeError
 from ...models import Cluster
+from ...models.base import OverlappingRotate
 from ...models.conditions import Reason
 from ...models.keys import ClusterKey
 from ...models.problem import Problem
@@ -37,6 +40,7 @@ from ...resources.pod_user import (
     secret_with,
     user_name,
 )
+from ...resources.user import Former
 from ...state.cache import Store, cluster_refs
 from ...state.context import Parts
 from .objects import NotOurs, find
@@ -59,21 +63,22 @@ def ensure_user(
     services: Parts,
     user: PodUser,
     clusters: Mapping[str, tuple[Cluster, Rights]],
-    request: str,
+    rotate: OverlappingRotate | None = None,
     *,
     must_be_stored: bool = False,
 ) -> PodPassword | Problem:
-    """The password, after brokers have been given it and the rights. ``request``: of the last rotation, or "".
+    """The password, after brokers have been given it and the rights. ``rotate``: the last request for another one.
 
-    Brokers that do not respond get both at a later look; with ``must_be_stored`` it is a problem.
+    Brokers accept the former password for as long as that says, because pods have it until they restart. Brokers that
+    do not respond get password and rights at a later look; with ``must_be_stored`` it is a problem.
     """
     try:
         observed = _observed(services, user, clusters, must_be_stored)
-        password = _password(services, user, set(filter(None, observed.values())), request)
+        password = _password(services, user, set(filter(None, observed.values())), rotate)
         for name, iterations in observed.items():
             cluster, rights = clusters[name]
             with _unreachable(user, name, must_be_stored):
-                _store(services.brokers_of(cluster), user, password, iterations, rights)
+                _store(services.brokers_of(cluster), user, password, iterations, rights, services.now())
     except NotOurs as error:
         return Problem(Reason.OBJECT_NOT_OURS, str(error))
     except KubeError as error:
@@ -114,15 +119,25 @@ def _observed(
     return found
 
 
-def _password(services: Parts, user: PodUser, known: Collection[int], request: str) -> PodPassword:
+def _password(
+    services: Parts, user: PodUser, known: Collection[int], rotate: OverlappingRotate | None
+) -> PodPassword:
     """The password in the Secret, or a new one. ``known``: the iterations that brokers have."""
     live = find(services.kube, user.secret)
     before = None if live is None else password_in(live, user)
-    if before is not None and request in ("", before.rotated_for):
+    if before is None or (rotate is not None and rotate.request_id != before.rotated_for):
+        used = {*known, *(() if before is None else (before.iterations,))}
+        number = next_iterations(used, randomness.randbelow(NUMBERS))
+        wanted = PodPassword(
+            new_password(),
+            number,
+            "" if rotate is None else rotate.request_id,
+            _former(before, rotate, services.now()),
+        )
+    elif before.former is not None and before.former.until <= services.now():
+        wanted = dataclasses.replace(before, former=None)
+    else:
         return before
-    used = {*known, *(() if before is None else (before.iterations,))}
-    number = next_iterations(used, randomness.randbelow(NUMBERS))
-    wanted = PodPassword(new_password(), number, request)
     if live is None:
         services.kube.create(secret_with(user, wanted))
     else:
@@ -130,11 +145,23 @@ def _password(services: Parts, user: PodUser, known: Collection[int], request: s
     return wanted
 
 
+def _former(password: PodPassword | None, rotate: OverlappingRotate | None, now: datetime) -> Former | None:
+    """The password that is replaced, for as long as the request lets it be valid."""
+    if password is None or rotate is None or not rotate.previous_valid_seconds:
+        return None
+    return Former(password.value, now + timedelta(seconds=rotate.previous_valid_seconds))
+
+
 def _store(
-    admin: KafkaAdmin, user: PodUser, password: PodPassword, iterations: int | None, rights: Rights
+    admin: KafkaAdmin,
+    user: PodUser,
+    password: PodPassword,
+    iterations: int | None,
+    rights: Rights,
+    now: datetime,
 ) -> None:
     if iterations != password.iterations:
-        _accepted(admin.change_scram_users([credential(user, password)], []))
+        _accepted(admin.change_scram_users([credential(user, password, now)], []))
     rules = admin.rules(user.principal)
     if rules is None:
         return  # the brokers have no authorizer

@@ -33,7 +33,7 @@ def ensure_login(
         return None
     user = pod_user(group, resources.login_secret(group), resources.reference(group)["metadata"])
     clusters = {f"{cluster.namespace}/{cluster.name}": (cluster, Rights(_rules(user, group)))}
-    password = ensure_user(services, user, clusters if is_reachable else {}, "")
+    password = ensure_user(services, user, clusters if is_reachable else {})
     if isinstance(password, Problem):
         return password
     try:

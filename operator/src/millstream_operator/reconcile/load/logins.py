@@ -33,7 +33,6 @@ def ensure_access(
     of_topics = {rule(user, ResourceType.TOPIC, topic, AclOperation.READ) for topic in load.spec.topics}
     rules = frozenset(of_topics | {rule(user, ResourceType.GROUP, resources.GROUP, AclOperation.DESCRIBE)})
     name = f"{cluster.namespace}/{cluster.name}"
-    password = ensure_user(
-        services, user, {name: (cluster, Rights(rules))}, "", must_be_stored=must_be_stored
-    )
+    clusters = {name: (cluster, Rights(rules))}
+    password = ensure_user(services, user, clusters, must_be_stored=must_be_stored)
     return password if isinstance(password, Problem) else access

@@ -31,8 +31,7 @@ def login_of(
                 Reason.CLUSTER_NOT_FOUND, f"there is no Cluster {name} in namespace {namespace} any more"
             )
         clusters[place] = cluster, rights_of(mirror, user, sources, target, place)
-    request = mirror.spec.rotate.request_id if mirror.spec.rotate is not None else ""
-    password = ensure_user(services, user, clusters, request)
+    password = ensure_user(services, user, clusters, mirror.spec.rotate)
     if isinstance(password, Problem):
         return password
     encrypted = {one.cluster for one in (*sources, target) if one.cluster and one.login and one.tls}

@@ -74,7 +74,7 @@ class Password:
 
     def former_ms(self, now: datetime) -> int:
         """How long the former password is valid from now on."""
-        return 0 if self.former is None else max(0, int((self.former.until - now).total_seconds() * 1000))
+        return 0 if self.former is None else self.former.valid_ms(now)
 
 
 @dataclass(frozen=True, slots=True)
