@@ -54,6 +54,7 @@ for name in options["-DincludeProperties"].split(","):
     if value:
         text = re.sub(f"<{name}>.*</{name}>", f"<{name}>{value}</{name}>", text)
 pom.write_text(text)
+print("\\x1b[0m", end="")  # Maven's own, whatever -Dstyle.color says
 """
 """Maven for releases that do not exist: of `SPARKS` it has no tables for 4.3 and 4.4."""
 

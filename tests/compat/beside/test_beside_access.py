@@ -37,6 +37,7 @@ from millstream_kafka.protocol import (
     metadata,
     offset_commit,
 )
+from millstream_kafka.protocol.errors import ErrorCode
 
 pytestmark = [pytest.mark.soak, pytest.mark.once]
 
@@ -188,6 +189,18 @@ def _prepare(both: Both) -> None:
         generation_id_or_member_epoch=-1,
         topics=topics,
     )
+
+
+def test_rule_for_an_empty_host(both: Both) -> None:
+    """It is stored, and applies to nobody; Kafka 4.4 refuses it."""
+    needed = (AclOperation.READ, ResourceType.TOPIC, "from-nowhere")
+    rule = _creation(needed, ALLOW, "")
+    if is_before(4, 4):
+        both.admin.same(create_acls.API, creations=[rule])
+    else:
+        (answers,) = both.admin.ask(create_acls.API, [3], creations=[rule])
+        assert [each["results"][0]["error_code"] for each in answers] == [0, ErrorCode.INVALID_REQUEST]
+    both.admin.ask(delete_acls.API, [3], filters=[{**EVERY, "resource_name_filter": "from-nowhere"}])
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)

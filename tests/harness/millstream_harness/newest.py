@@ -41,6 +41,7 @@ NO_RELEASE = r".*[-.](?i:alpha|beta|m|rc|preview|snapshot)[-.]?\d*.*"
 MAVEN = ("mvn", "-B", "-Dstyle.color=never")
 PLUGIN = "org.codehaus.mojo:versions-maven-plugin:2.18.0:update-properties"
 NOT_FOUND = re.compile(r"^\[ERROR\].*?([\w.-]+:[\w.-]+:jar:[\w.-]+)", re.MULTILINE)
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 PINNED = re.compile(r'"([A-Za-z0-9._-]+)(\[[^\]]*\])?==([^";\s]+)')
 
 
@@ -88,10 +89,19 @@ def run(*command: str) -> None:
     subprocess.run(command, cwd=ROOT, check=True)
 
 
+def quietly(*command: str) -> None:
+    """Show the output of a command only if it fails: Maven puts codes of colours into a pipe, too."""
+    done = subprocess.run(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+    )
+    if done.returncode:
+        raise SystemExit(COLOUR.sub("", done.stdout) + f"newest: {command[0]} failed")
+
+
 def update(pom: Path, properties: Sequence[str], *options: str, ignored: str = NO_RELEASE) -> None:
     """Maven sets these properties of a pom to the newest release that all artifacts with this version have."""
     ours = [f"-DincludeProperties={','.join(properties)}", "-DgenerateBackupPoms=false"]
-    run(*MAVEN, "-q", "-f", str(pom), PLUGIN, *ours, f"-Dmaven.version.ignore={ignored}", *options)
+    quietly(*MAVEN, "-q", "-f", str(pom), PLUGIN, *ours, f"-Dmaven.version.ignore={ignored}", *options)
 
 
 def missing(pom: Path) -> list[str]:
