@@ -17,15 +17,26 @@ from millstream_operator.certificates.issuing import (
     Issued,
     fingerprint,
     has_issued,
+    issue,
     named,
     names_of,
     new_authority,
 )
-from millstream_operator.certificates.plan import Found, NoAuthority, Step, Target, Wanted, plan
+from millstream_operator.certificates.plan import (
+    Found,
+    NoAuthority,
+    Step,
+    Target,
+    Wanted,
+    is_due,
+    lasts,
+    plan,
+)
 
 DAY = timedelta(days=1)
 BEGIN = datetime(2030, 1, 1, tzinfo=UTC)
 OVERLAP = 7 * DAY
+SECOND = timedelta(seconds=1)
 
 
 def authority(now: datetime, life: timedelta = 300 * DAY) -> Issued:
@@ -214,6 +225,137 @@ def test_rotation_on_request_takes_three_steps() -> None:
     world.now += OVERLAP
     target = world.settle()
     assert (target.step, target.trusted) == (Step.NONE, (target.issuer.certificate,))
+
+
+def test_steps_of_a_rotation_are_taken_at_their_time_and_not_before() -> None:
+    world = World()
+    world.settle()
+    world.want = wanted(rotate=True)
+    world.reconcile()
+    world.want = wanted()
+    world.settle()
+    for before, after in ((Step.BOTH_TRUSTED, Step.RETIRING), (Step.RETIRING, Step.NONE)):
+        world.now += OVERLAP - SECOND
+        assert world.settle().step == before
+        world.now += SECOND
+        assert world.settle().step == after
+
+
+@pytest.mark.parametrize(
+    ("brokers", "words"),
+    [
+        (5, "brokers 0, 1, 2, 3, 4 trust"),
+        (6, "brokers 0, 1, 2, 3, 4 and 1 more trust"),
+        (8, "brokers 0, 1, 2, 3, 4 and 3 more trust"),
+    ],
+)
+def test_brokers_that_a_step_waits_for_are_named(brokers: int, words: str) -> None:
+    world = World(wanted(brokers))
+    world.settle()
+    world.now += DAY
+    world.stale = set(range(brokers))
+    world.want = wanted(brokers, rotate=True)
+    world.reconcile()
+    world.want = wanted(brokers)
+    world.now += OVERLAP
+    assert world.reconcile().waits == f"waiting until {words} the new authority"
+
+
+def test_certificate_in_its_last_hour_counts_as_expired() -> None:
+    issued = authority(BEGIN)
+    last = issued.ends_at - timedelta(hours=1)
+    assert lasts(issued, last - SECOND)
+    assert not lasts(issued, last)
+    assert not lasts(issued, issued.starts_at - SECOND)
+
+
+def test_certificate_is_due_if_another_one_lasts_longer() -> None:
+    issuer, life = authority(BEGIN, 100 * DAY), 90 * DAY
+
+    def issued(now: datetime) -> Issued:
+        return issue(issuer, named("broker-0"), frozenset({"b.example.com"}), now, life, is_server=True)
+
+    there = issued(BEGIN)
+    assert is_due(there, issuer, there.renewal_at, life)
+    assert not is_due(there, issuer, there.renewal_at - SECOND, life)
+    left = there.ends_at - there.renewal_at
+    assert not is_due(there, issuer, there.renewal_at, left)
+    assert is_due(there, issuer, there.renewal_at, left + SECOND)
+    last = issued(BEGIN + 50 * DAY)
+    assert last.ends_at == issuer.ends_at
+    assert not is_due(last, issuer, last.renewal_at, life)
+    assert is_due(there, authority(BEGIN), BEGIN, life), "of another authority"
+
+
+def test_authority_is_replaced_at_two_thirds_of_its_life() -> None:
+    world = World()
+    world.settle()
+    (old,) = world.found.authorities
+    world.now = old.renewal_at - SECOND
+    assert world.reconcile().authorities == (old,)
+    world.now = old.renewal_at
+    assert len(world.reconcile().authorities) == 2
+
+
+def test_only_the_newest_two_authorities_of_a_restored_secret_count() -> None:
+    world = World()
+    world.settle()
+    old, new = authority(BEGIN), authority(BEGIN)
+    world.found = replace(world.found, authorities=(*world.found.authorities, old, new))
+    assert world.found.authorities[0] not in world.reconcile().authorities
+
+
+def test_expired_authority_is_not_trusted_from_its_end_on() -> None:
+    world = World()
+    world.settle()
+    (old,) = world.found.published
+    for moment, is_trusted in (
+        (old.certificate.not_valid_after_utc - SECOND, True),
+        (old.certificate.not_valid_after_utc, False),
+    ):
+        target = plan(replace(world.found, served=dict.fromkeys(world.brokers)), world.want, moment)
+        assert (old.certificate in target.trusted) is is_trusted
+
+
+def test_times_of_a_clock_that_was_ahead_are_corrected() -> None:
+    """Otherwise a new authority would wait for years."""
+    world = World()
+    world.now += 50 * DAY
+    world.settle()
+    world.want = wanted(rotate=True)
+    world.reconcile()
+    world.want = wanted()
+    world.now -= 40 * DAY
+    target = world.reconcile()
+    assert all(each.since <= world.now for each in target.published)
+
+
+def test_end_of_use_on_a_clock_that_was_ahead_is_corrected() -> None:
+    world = World()
+    world.settle()
+    world.want = wanted(rotate=True)
+    world.reconcile()
+    world.want = wanted()
+    world.settle()
+    world.now += OVERLAP
+    assert world.settle().step == Step.RETIRING
+    world.now -= 3 * DAY
+    unused = [each.unused_since for each in world.reconcile().published if each.unused_since is not None]
+    assert unused == [world.now]
+
+
+def test_certificates_are_issued_once_for_a_new_authority() -> None:
+    world = World()
+    world.settle()
+    before = world.found.certificates
+    world.now += DAY
+    world.want = wanted(rotate=True)
+    world.reconcile()
+    world.want = wanted()
+    once = world.found.certificates
+    assert once != before
+    world.read()
+    assert world.settle().certificates == once
 
 
 def test_second_request_waits_for_the_first() -> None:
