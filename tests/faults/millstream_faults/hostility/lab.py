@@ -239,20 +239,11 @@ class Lab:
     async def remove_absurd(self) -> None:
         """Remove what the hostile administrator was allowed to create."""
         async with self.client() as admin:
-            users = await admin.call_any(
-                describe_user_scram_credentials.API,
-                describe_user_scram_credentials.DescribeUserScramCredentialsRequest(None),
-            )
-            deletions = [
-                alter_user_scram_credentials.ScramCredentialDeletion(result.user, info.mechanism)
-                for result in users.results
-                if ABSURD in result.user
-                for info in result.credential_infos[:1]
-            ]
-            while deletions:
+            while deletions := await self._absurd_credentials(admin):
                 request = alter_user_scram_credentials.AlterUserScramCredentialsRequest(deletions[:200])
-                await admin.call_any(alter_user_scram_credentials.API, request)
-                deletions = deletions[200:]
+                answer = await admin.call_any(alter_user_scram_credentials.API, request)
+                for each in answer.results:
+                    _check(each.error_code)
             for kind in (f"User:{ABSURD}", f"{ABSURD}:"):
                 await self._remove_rules(admin, kind)
             found = await admin.call_any(
@@ -270,6 +261,21 @@ class Lab:
                         alter_client_quotas.API,
                         alter_client_quotas.AlterClientQuotasRequest([alteration], False),
                     )
+
+    async def _absurd_credentials(
+        self, admin: ClusterClient
+    ) -> list[alter_user_scram_credentials.ScramCredentialDeletion]:
+        """One of each user: a request names a user once, and some have a credential of each mechanism."""
+        users = await admin.call_any(
+            describe_user_scram_credentials.API,
+            describe_user_scram_credentials.DescribeUserScramCredentialsRequest(None),
+        )
+        return [
+            alter_user_scram_credentials.ScramCredentialDeletion(result.user, info.mechanism)
+            for result in users.results
+            if ABSURD in result.user
+            for info in result.credential_infos[:1]
+        ]
 
     async def _remove_rules(self, admin: ClusterClient, start: str) -> None:
         any_acl = describe_acls.DescribeAclsRequest(1, None, 1, None, None, 1, 1)
