@@ -22,8 +22,8 @@ MOST = 2
 """Files of the package itself, beside a test and what is described or generated."""
 
 SENT_BY_BROKERS = {
-    *("controlled_shutdown", "fetch", "list_offsets", "sasl_authenticate", "sasl_handshake"),
-    *("stop_replica", "update_metadata"),
+    *("add_partitions_to_txn", "controlled_shutdown", "fetch", "list_offsets", "sasl_authenticate"),
+    *("sasl_handshake", "stop_replica", "update_metadata", "write_txn_markers"),
 }
 HOT_OR_SHARED = {"metadata", "mirror_append", "produce"}
 """The broker encodes Metadata once for all clients, and has shorter paths for the requests that carry records."""

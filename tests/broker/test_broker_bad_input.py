@@ -152,10 +152,6 @@ def test_bad_batches_are_refused(wire: Wire, batch: bytes, error: ErrorCode, war
         (produce_request("there", b"", partition=-1), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
         (produce_request("there", None), ErrorCode.INVALID_RECORD),
         (produce_request("there", build_batch([record("a")]), acks=2), ErrorCode.INVALID_REQUIRED_ACKS),
-        (
-            produce_request("there", build_batch([record("a")]), transactional_id="t"),
-            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-        ),
     ],
 )
 def test_bad_produce_requests_are_refused_each_time(

@@ -160,11 +160,6 @@ def test_retries_of_an_idempotent_producer_are_written_once(wire: Wire, topic: s
     assert wire.end_offset(topic) == 6
 
 
-def test_transactions_are_refused_plainly(wire: Wire) -> None:
-    answer = wire.call(init_producer_id.API, 4, init_producer_id.InitProducerIdRequest("tx", 60_000))
-    assert answer.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-
-
 def test_a_long_poll_ends_with_the_first_record(
     shared_broker: InProcessBroker, wire: Wire, topic: str
 ) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import millstream
+from millstream import transactions
 from millstream.clocks import partition_of
 from millstream.topics import create_topic
 from millstream_broker.coordinator.partitioner import partition_for
@@ -173,14 +174,18 @@ def test_versions_that_do_not_meet(versions: Versions, error: int, problem: str)
     assert found["versions"]["problem"] == problem
 
 
-def test_transactional_id_without_transactions(shared_broker: InProcessBroker) -> None:
-    """It is the only problem; without it, as in the other tests, there is no such step."""
-    found = findings(shared_broker.bootstrap, transactional_id="orders-1")
-    assert [step for step, one in found.items() if one["problem"]] == ["transactions"]
-    assert found["transactions"]["problem"].startswith(
+def test_transactional_id_at_a_broker_with_transactions(shared_broker: InProcessBroker) -> None:
+    found = all_findings(shared_broker.bootstrap, status=0, transactional_id="orders-1")
+    assert not [one["step"] for one in found if one["problem"]]
+
+
+def test_transactional_id_without_transactions() -> None:
+    config, versions = {transactions.KEY: "orders-1"}, {transactions.ADD_PARTITIONS_TO_TXN: (0, 5)}
+    assert transactions.problem(config, {}).startswith(
         "it has no transactions, and the client's transactional.id begins them; leave transactional.id out: "
     )
-    assert "metadata" in found
+    assert not transactions.problem(config, versions)
+    assert not transactions.problem({}, {})
 
 
 def test_topics_that_a_consumer_subscribes_to(shared_broker: InProcessBroker) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -36,8 +35,3 @@ def played(program: Path, compat_broker: InProcessBroker | KafkaProcess) -> Verd
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_franz_go(played: Verdicts, scenario: str) -> None:
     assert played.get(scenario, "it was not played") == PASSED
-
-
-def test_franz_go_has_no_transactions(program: Path, start_broker: Callable[..., InProcessBroker]) -> None:
-    """Apache Kafka has some, so this test uses its own broker."""
-    assert play([str(program), start_broker().bootstrap, "refusals"]) == {"no-transactions": PASSED}

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import PolicyViolationError as AioPolicyViolationError
-from aiokafka.errors import TransactionalIdAuthorizationFailed
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import (
     AclBinding,
@@ -24,7 +23,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 from kafka import KafkaProducer
-from kafka.errors import PolicyViolationError, TransactionalIdAuthorizationFailedError
+from kafka.errors import PolicyViolationError
 
 from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.java import KAFKA_VERSION, client_classpath, java_command
@@ -43,15 +42,6 @@ PATIENCE_S = 60
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InProcessBroker]:
     with InProcessBroker(tmp_path_factory.mktemp("refusals")) as process:
         yield process
-
-
-def test_librdkafka_has_no_transactions(broker: InProcessBroker) -> None:
-    producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": "t", "log_level": 0})
-    with pytest.raises(KafkaException) as raised:
-        producer.init_transactions(PATIENCE_S)
-    error = raised.value.args[0]
-    assert error.code() == KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-    assert (error.fatal(), error.retriable()) == (True, False)
 
 
 MIRRORED = "elsewhere/AAAAAAAAQACAAAAAAAAAAQ"
@@ -91,30 +81,6 @@ def test_kafka_python_cannot_write_to_a_mirror(broker: InProcessBroker, mirror: 
     with pytest.raises(PolicyViolationError):
         producer.send(mirror, b"v").get(PATIENCE_S)
     producer.close(timeout=5)
-
-
-async def test_aiokafka_has_no_transactions(broker: InProcessBroker) -> None:
-    producer = AIOKafkaProducer(bootstrap_servers=broker.bootstrap, transactional_id="t")
-
-    async def send() -> None:
-        await producer.start()
-        async with producer.transaction():
-            await producer.send_and_wait("t", b"v")
-
-    with pytest.raises(TransactionalIdAuthorizationFailed):
-        await send()
-    await producer.stop()
-
-
-def test_kafka_python_has_no_transactions(broker: InProcessBroker) -> None:
-    producer = KafkaProducer(
-        bootstrap_servers=broker.bootstrap, transactional_id="t", max_block_ms=PATIENCE_S * 1000
-    )
-    try:
-        with pytest.raises(TransactionalIdAuthorizationFailedError):
-            producer.init_transactions()
-    finally:
-        producer.close(timeout=0)
 
 
 @pytest.fixture(scope="module")

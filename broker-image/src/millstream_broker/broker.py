@@ -16,7 +16,7 @@ import logging
 import resource
 from collections.abc import Coroutine, Mapping
 from contextlib import AsyncExitStack
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from time import monotonic, time
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -82,7 +82,12 @@ from .security.quotas.quotas import Quotas
 from .security.quotas.rates import Windows
 from .security.quotas.stored import follow
 from .security.scram_credentials import ScramCredentials
-from .topic_rules.internal_topics import OFFSETS_TOPIC
+from .topic_rules.internal_topics import OFFSETS_TOPIC, ONE_REPLICA, TRANSACTIONS_TOPIC, InternalFactors
+from .transactions.driver import TransactionDriver
+from .transactions.markers import TransactionMarkerSender
+from .transactions.messages import TransactionConfig
+from .transactions.peers import Peers
+from .transactions.verifier import CoordinatorVerifier
 
 OPEN_FILES = 1024
 """Most segment and index files to keep open; a quarter of the system's limit, if that is less."""
@@ -91,6 +96,7 @@ if TYPE_CHECKING:
     from .security.tls.certificates import Certificates
 
 T = TypeVar("T")
+S = TypeVar("S", GroupConfig, TransactionConfig)
 
 log = logging.getLogger(__name__)
 
@@ -136,10 +142,10 @@ class Broker:
         state: ClusterState,
         probes: Probes,
         failure: Failure,
-        offsets_factor: int,
+        factors: InternalFactors,
         certificates: Certificates | None,
     ) -> None:
-        """`state` is the cluster when this broker joined; `offsets_factor`: see `controller.messages.Settings`.
+        """`state` is the cluster when this broker joined.
 
         `certificates` are those of the listeners with TLS, if there are any.
         """
@@ -184,14 +190,36 @@ class Broker:
             self.replicas,
             self.topic_administrator,
             timeout_ms=config.integer("offsets.commit.timeout.ms"),
-            factor=offsets_factor,
+            factor=factors.offsets,
             factor_key="offsets.topic.replication.factor",
         )
-        self.groups = GroupDriver(_group_config(config), offsets, self.replicas.topic_id)
+        self.groups = GroupDriver(_settings_of(GroupConfig, config), offsets, self.replicas.topic_id)
+
+        async def reach(broker: BrokerRecord, client_id: str, *, timeout_s: float) -> Caller:
+            if broker.broker_id == broker_id:
+                return OwnConnection(self.handlers, self.inter_broker_listener, broker_id, broker.epoch)
+            return await peers.connect(broker, client_id, timeout_s=timeout_s)
+
+        transaction_log = BrokerInternalTopic(
+            TRANSACTIONS_TOPIC,
+            self.replicas,
+            self.topic_administrator,
+            timeout_ms=config.integer("request.timeout.ms"),
+            factor=factors.transactions,
+            factor_key="transaction.state.log.replication.factor",
+        )
+        coordinating = Peers(reach, f"transactions-of-{broker_id}")
+        self.transactions = TransactionDriver(
+            _settings_of(TransactionConfig, config),
+            transaction_log,
+            self.producer_ids,
+            TransactionMarkerSender(self.replicas, coordinating),
+        )
+        self.transaction_verifier = CoordinatorVerifier(self.replicas, self.transactions, coordinating)
 
         # Reading and writing
         self._append_queue = AppendQueue(memory, failure.fail)
-        self.transactional_appends = TransactionalAppends(memory)
+        self.transactional_appends = TransactionalAppends(memory, self.transaction_verifier)
         self.look_ups = LookUps()
         self._alter_partition = AlterPartitionManager(
             self.replicas,
@@ -213,7 +241,7 @@ class Broker:
             peers=peers,
             sessions=self.fetch_sessions,
             append_queue=self._append_queue,
-            coordinators={OFFSETS_TOPIC: self.groups},
+            coordinators={OFFSETS_TOPIC: self.groups, TRANSACTIONS_TOPIC: self.transactions},
             unwritable=self._lost_data.cannot_write,
             raise_epoch=self._alter_partition.raise_epoch,
         )
@@ -222,13 +250,8 @@ class Broker:
         )
 
         # Membership in the cluster
-        async def reach(broker: BrokerRecord, client_id: str, *, timeout_s: float) -> Caller:
-            if broker.broker_id == broker_id:
-                return OwnConnection(self.handlers, self.inter_broker_listener, broker_id, broker.epoch)
-            return await peers.connect(broker, client_id, timeout_s=timeout_s)
-
         self.forwarding = Forwarding(self.replicas, peers)
-        self.controllership = Controllership(broker_id, config, reach, offsets_factor)
+        self.controllership = Controllership(broker_id, config, reach, factors)
         self.cluster = Cluster(
             config,
             coordination,
@@ -361,6 +384,7 @@ class Broker:
         await self.server.finish()
         await self._generations.stop()
         await self.cluster.leave()  # the cluster need not wait for the remaining steps
+        await self.transactions.close()
         await self.groups.close()
         await self._append_queue.close()
         await self._end()
@@ -371,6 +395,7 @@ class Broker:
         """End without a clean stop, as after a start that failed half-way; the logs keep what they have."""
         self.server.close()
         await self.server.finish()
+        await self.transactions.close()
         await self.groups.close()
         await self._append_queue.close()
         await self._end()
@@ -428,7 +453,7 @@ async def start(config: BrokerConfig, open_shared: joining.OpenStore | None = No
                 state,
                 probes,
                 failure,
-                1 if is_single else config.integer("offsets.topic.replication.factor"),
+                ONE_REPLICA if is_single else _internal_factors(config),
                 certificates,
             )
             undoing.push_async_callback(broker.abandon)
@@ -565,6 +590,14 @@ def _authorizer(config: BrokerConfig, coordination: Coordination, trail: AuditTr
     return authorizer
 
 
-def _group_config(config: BrokerConfig) -> GroupConfig:
-    names: Mapping[str, str] = {name: name.replace("_", ".") for name in GroupConfig.__dataclass_fields__}
-    return GroupConfig(**{name: config.integer(key) for name, key in names.items()})
+def _internal_factors(config: BrokerConfig) -> InternalFactors:
+    return InternalFactors(
+        config.integer("offsets.topic.replication.factor"),
+        config.integer("transaction.state.log.replication.factor"),
+    )
+
+
+def _settings_of(kind: type[S], config: BrokerConfig) -> S:
+    """A coordinator's settings: fields named as the keys of the configuration."""
+    names: Mapping[str, str] = {each.name: each.name.replace("_", ".") for each in fields(kind)}
+    return kind(**{name: config.integer(key) for name, key in names.items()})

@@ -1,4 +1,4 @@
-"""Transactions of Kafka, which neither this library nor Millstream's brokers have yet: who configures them is refused.
+"""Transactions of Kafka, which this library does not have yet: who configures them is refused.
 
 librdkafka accepts ``transactional.id`` in any configuration. A producer with one fails at its first record, because
 nothing began a transaction, and says "Local: Erroneous state".
@@ -19,7 +19,7 @@ def refuse(config: Mapping[str, Any]) -> None:
     """BadInput for a client configuration with a ``transactional.id``."""
     if KEY in config:
         raise BadInput(
-            f"config: {KEY} is not allowed: this library has no transactions, nor have Millstream's brokers",
+            f"config: {KEY} is not allowed: this library has no transactions",
             'leave it out; acks="all" alone puts each record into the log once, and results with their positions can '
             "go into one transaction of your database (docs/client/exactly-once.md)",
         )

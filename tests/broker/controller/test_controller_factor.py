@@ -1,4 +1,4 @@
-"""The controller gives __consumer_offsets the replicas that it was created without."""
+"""The controller gives internal topics the replicas that they were created without."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from millstream_broker.controller.messages import (
 from millstream_broker.coordination import BrokerRecord
 from millstream_broker.coordination.controllership import BrokersChanged, DeletionsRequested, TopicsChanged
 from millstream_broker.runtime.steps import to_the_end
-from millstream_broker.topic_rules.internal_topics import OFFSETS_TOPIC
+from millstream_broker.topic_rules.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from millstream_harness.controller import Controller, of, topic
 
 THREE = Settings(offsets_factor=3)
@@ -66,6 +66,18 @@ def test_brokers_that_register_get_the_missing_replicas() -> None:
     assert [controller.record(OFFSETS_TOPIC, one).leader for one in range(4)] == [1] * 4
     assert controller.record("t").replicas == (1,), "other topics have their own factors"
     assert of(WriteAssignment, controller.handle(Tick(4.0))) == []
+
+
+def test_transactions_have_a_factor_of_their_own() -> None:
+    controller = Controller(
+        topic(OFFSETS_TOPIC, (1,)),
+        topic(TRANSACTIONS_TOPIC, (1,), (2,)),
+        brokers=(1, 2, 3),
+        settings=Settings(offsets_factor=3, transactions_factor=2),
+    )
+    controller.handle(Tick(1.0))
+    assert len(controller.record(OFFSETS_TOPIC).replicas) == 3
+    assert [len(controller.record(TRANSACTIONS_TOPIC, index).replicas) for index in (0, 1)] == [2, 2]
 
 
 def test_a_cluster_of_two_gets_two_and_a_third_later() -> None:

@@ -13,6 +13,7 @@ from millstream_broker.broker import Broker
 from millstream_broker.replication.partition import Partition
 from millstream_broker.replication.transactional_appends import refusal
 from millstream_harness.clients import request_context
+from millstream_harness.group_drivers import until
 from millstream_harness.in_process import connected, create, running
 from millstream_harness.transactions import finish
 from millstream_harness.wire import record
@@ -36,6 +37,8 @@ class Coordinator:
     def __init__(self) -> None:
         self.errors: dict[TopicPartition, ErrorCode] = {}
         self.asked: list[tuple[str, int, int, list[TopicPartition], bool]] = []
+        self.error_of_second = ErrorCode.NONE
+        """What it answers to the second question."""
         self.may_answer = asyncio.Event()
         self.may_answer.set()
 
@@ -49,6 +52,8 @@ class Coordinator:
         add: bool,
     ) -> Mapping[TopicPartition, ErrorCode]:
         self.asked.append((transactional_id, producer_id, producer_epoch, list(partitions), add))
+        if len(self.asked) == 2 and self.error_of_second:
+            return dict.fromkeys(partitions, self.error_of_second)
         await self.may_answer.wait()
         return {key: self.errors.get(key, ErrorCode.NONE) for key in partitions}
 
@@ -118,6 +123,7 @@ async def settle() -> None:
 async def test_without_transactions_a_transactional_id_is_refused(tmp_path: Path) -> None:
     async with running(tmp_path) as broker, connected(broker) as client:
         await create(client, "t")
+        broker.transactional_appends.verifier = None
         it = Served(broker, Coordinator())
         assert await it.send(batch()) == [(REFUSED, -1)]
         assert await it.send(batch(transactional=False)) == [(REFUSED, -1)]
@@ -196,17 +202,32 @@ async def test_requests_of_a_producer_keep_their_order(tmp_path: Path) -> None:
         assert not it.broker.transactional_appends.is_waiting(7)
 
 
-async def test_marker_during_the_question_refuses_the_records(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_open", [True, False], ids=["next transaction", "ended"])
+async def test_marker_during_the_question_repeats_it(tmp_path: Path, is_open: bool) -> None:
+    """The marker may end the last transaction, or this one: only the coordinator knows."""
     async with served(tmp_path) as it:
         it.coordinator.may_answer.clear()
         waiting = it.begin(batch())
         await settle()
         await finish(it.partition(), 7, committed=False)
         it.coordinator.may_answer.set()
+        if not is_open:
+            it.coordinator.error_of_second = ErrorCode.INVALID_TXN_STATE
         response = await waiting
+        assert len(it.coordinator.asked) == 2
         (answer,) = response.responses[0].partition_responses
-        assert answer.error_code == ErrorCode.INVALID_TXN_STATE
-        assert it.partition().log.log_end_offset == 1
+        assert answer.error_code == (ErrorCode.NONE if is_open else ErrorCode.INVALID_TXN_STATE)
+        assert it.partition().log.log_end_offset == (2 if is_open else 1)
+
+
+async def test_question_is_repeated_while_the_last_transaction_is_completed(tmp_path: Path) -> None:
+    async with served(tmp_path) as it:
+        it.coordinator.errors["t", 0] = ErrorCode.CONCURRENT_TRANSACTIONS
+        waiting = it.begin(batch())
+        await until(lambda: len(it.coordinator.asked) >= 3)
+        del it.coordinator.errors["t", 0]
+        response = await waiting
+        assert response.responses[0].partition_responses[0].error_code == 0
 
 
 async def test_first_request_that_fails_does_not_let_the_next_begin(tmp_path: Path) -> None:

@@ -166,6 +166,13 @@ def _prepare(both: Both) -> None:
         coordinator_keys=["committed"],
         key_type=0,
     )
+    admin.until(
+        lambda answer: answer["coordinators"][0]["error_code"] == 0,
+        find_coordinator.API,
+        4,
+        coordinator_keys=["tx-0"],
+        key_type=1,
+    )
     admin.until(  # Kafka first needs a block of ids
         lambda answer: answer["error_code"] == 0,
         init_producer_id.API,

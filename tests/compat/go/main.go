@@ -1,6 +1,6 @@
 // What franz-go must be able to do, one scenario after the other in one process.
 //
-// Usage: compat BOOTSTRAP [refusals]. Prints "PASS name" or "FAIL name: why" a scenario.
+// Usage: compat BOOTSTRAP. Prints "PASS name" or "FAIL name: why" a scenario.
 package main
 
 import (
@@ -34,10 +34,6 @@ func main() {
 	bootstrap = os.Args[1]
 	admin = kadm.NewClient(client())
 	defer admin.Close()
-	if len(os.Args) > 2 && os.Args[2] == "refusals" {
-		playRefusals()
-		return
-	}
 	codecs := map[string]kgo.CompressionCodec{
 		"none": kgo.NoCompression(), "gzip": kgo.GzipCompression(), "snappy": kgo.SnappyCompression(),
 		"lz4": kgo.Lz4Compression(), "zstd": kgo.ZstdCompression(),

@@ -9,7 +9,6 @@ import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.common.errors.PolicyViolationException;
-import org.apache.kafka.common.errors.TransactionalIdAuthorizationException;
 import org.apache.kafka.common.errors.UnsupportedVersionException;
 import org.apache.kafka.common.serialization.StringDeserializer;
 import org.apache.kafka.common.serialization.StringSerializer;
@@ -25,7 +24,6 @@ public class Refusals {
     public static void main(String[] args) {
         properties.put("bootstrap.servers", args[0]);
         play("no-writes-to-a-mirror", Refusals::noWritesToAMirror);
-        play("no-transactions", Refusals::noTransactions);
         play("no-consumer-protocol", Refusals::noConsumerProtocol);
         System.exit(0);
     }
@@ -60,16 +58,6 @@ public class Refusals {
                     throw expected;
                 }
             }
-        }
-    }
-
-    static void noTransactions() {
-        properties.put("transactional.id", "t");
-        try (var producer = new KafkaProducer<>(properties, new StringSerializer(), new StringSerializer())) {
-            producer.initTransactions();
-            throw new AssertionError("it has transactions");
-        } catch (TransactionalIdAuthorizationException expected) {
-            return;
         }
     }
 

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 from millstream_kafka.acl import CLUSTER_NAME, AclOperation, ResourceType
 from millstream_kafka.batch import Record, build_batch
 from millstream_kafka.protocol import (
+    add_offsets_to_txn,
+    add_partitions_to_txn,
     alter_client_quotas,
     alter_configs,
     alter_partition_reassignments,
@@ -32,8 +34,10 @@ from millstream_kafka.protocol import (
     describe_log_dirs,
     describe_producers,
     describe_topic_partitions,
+    describe_transactions,
     describe_user_scram_credentials,
     elect_leaders,
+    end_txn,
     fetch,
     find_coordinator,
     heartbeat,
@@ -45,6 +49,7 @@ from millstream_kafka.protocol import (
     list_groups,
     list_offsets,
     list_partition_reassignments,
+    list_transactions,
     metadata,
     offset_commit,
     offset_delete,
@@ -52,6 +57,8 @@ from millstream_kafka.protocol import (
     offset_for_leader_epoch,
     produce,
     sync_group,
+    txn_offset_commit,
+    write_txn_markers,
 )
 from millstream_kafka.protocol.api import Api
 
@@ -82,6 +89,10 @@ class Row(NamedTuple):
     """Whether the first right suffices. If not, the request stays refused, and `but` always applies."""
     is_complete: bool = True
     """Whether it may be sent with all rights, which may destroy what the next row needs."""
+
+
+OF_NOBODY = {"transactional_id": "tx-{n}", "producer_id": 1, "producer_epoch": 0}
+"""A producer that no coordinator knows."""
 
 
 def on_cluster(operation: AclOperation) -> Needed:
@@ -542,12 +553,65 @@ ROWS = [
     Row(
         "find the coordinator of a transaction",
         find_coordinator.API,
-        [(DESCRIBE, GROUP, "tx-*")],
+        [(DESCRIBE, TRANSACTIONAL_ID, "tx-*")],
         {"key": "tx-{n}", "coordinator_keys": ["tx-{n}"], "key_type": 1},
         [1, 3, 4, 6],
-        but={"error_message": "Ours says that there are no transactions."},
-        is_enough=False,
+        but={"error_message": WORDS},
     ),
+    Row(
+        "add partitions to a transaction",
+        add_partitions_to_txn.API,
+        [(WRITE, TRANSACTIONAL_ID, "tx-*"), (WRITE, TOPIC, EXISTING)],
+        {**OF_NOBODY, "topics": [{"name": EXISTING, "partitions": [0]}]},
+        [0, 2, 3],
+    ),
+    Row(
+        "add partitions to transactions, as a broker",
+        add_partitions_to_txn.API,
+        [on_cluster(CLUSTER_ACTION)],
+        {"transactions": [{**OF_NOBODY, "topics": [{"name": EXISTING, "partitions": [0]}]}]},
+        [4, 5],
+    ),
+    Row(
+        "add offsets to a transaction",
+        add_offsets_to_txn.API,
+        [(WRITE, TRANSACTIONAL_ID, "tx-*"), (READ, GROUP, "group-*")],
+        {**OF_NOBODY, "group_id": "group-{n}"},
+    ),
+    Row(
+        "end a transaction",
+        end_txn.API,
+        [(WRITE, TRANSACTIONAL_ID, "tx-*")],
+        {**OF_NOBODY, "committed": True},
+    ),
+    Row(
+        "commit offsets in a transaction",
+        txn_offset_commit.API,
+        [(WRITE, TRANSACTIONAL_ID, "tx-*"), (READ, GROUP, "group-*"), (READ, TOPIC, EXISTING)],
+        {
+            **OF_NOBODY,
+            "group_id": "group-{n}",
+            "topics": [
+                {
+                    "name": EXISTING,
+                    "partitions": [{"partition_index": 0, "committed_offset": 1, "committed_metadata": ""}],
+                }
+            ],
+        },
+    ),
+    Row(
+        "end transactions in logs",
+        write_txn_markers.API,
+        [on_cluster(ALTER), on_cluster(CLUSTER_ACTION)],
+        {"markers": []},
+    ),
+    Row(
+        "describe transactions",
+        describe_transactions.API,
+        [(DESCRIBE, TRANSACTIONAL_ID, "tx-*"), (DESCRIBE, TOPIC, EXISTING)],
+        {"transactional_ids": ["tx-{n}"]},
+    ),
+    Row("list transactions", list_transactions.API, [(DESCRIBE, TRANSACTIONAL_ID, "tx-*")], {}),
     Row(
         "a member of the newer group protocol",
         consumer_group_heartbeat.API,

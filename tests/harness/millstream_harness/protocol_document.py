@@ -108,15 +108,6 @@ OWN: Final[dict[str, int]] = {
 """Millstream's own APIs, far from Kafka's keys: name to key. Clients ignore unknown keys."""
 
 ABSENT: Final[list[tuple[str, list[str]]]] = [
-    (
-        "There is no transaction coordinator yet. FindCoordinator and InitProducerId answer a transactional id with "
-        "TRANSACTIONAL_ID_AUTHORIZATION_FAILED, with which every client fails at once. Idempotent producers work.",
-        ["AddPartitionsToTxn", "AddOffsetsToTxn", "EndTxn", "WriteTxnMarkers", "TxnOffsetCommit"],
-    ),
-    (
-        "There are no transactions to describe; ListTransactions returns none.",
-        ["DescribeTransactions"],
-    ),
     ("Partitions cannot move between log directories of a broker.", ["AlterReplicaLogDirs"]),
     (
         "Delegation tokens need SASL, which brokers do not have.",
@@ -206,8 +197,7 @@ DIFFERENT: Final[list[tuple[str, str]]] = [
     ),
     (
         "Produce",
-        "If single records or a sequence are refused, `log_start_offset` is -1. A request with a transactional id is "
-        "always refused.",
+        "If single records or a sequence are refused, `log_start_offset` is -1.",
     ),
     (
         "Produce",
@@ -339,8 +329,8 @@ def page(served: dict[int, Api[Any, Any]]) -> str:
         "|---|---|",
         *(f"| {name} | {how} |" for name, how in DIFFERENT),
         "",
-        "ApiVersions lists no features. Without `transaction.version`, clients use classic transactions. Unknown",
-        "tagged fields are ignored everywhere (KIP-482).",
+        "ApiVersions lists one feature, `transaction.version`, always at its highest level, 2. Unknown tagged fields",
+        "are ignored everywhere (KIP-482).",
     ]
     return "\n".join(lines) + "\n"
 

@@ -27,7 +27,14 @@ from ..metadata.cache import Metadata, check_topic_name, plain_name
 from ..metadata.effective_configs import EffectiveConfigs
 from ..replication.replicas import Replicas
 from ..runtime.slices import yield_to_others
-from ..topic_rules.internal_topics import INTERNAL_CONFIG, OFFSETS_TOPIC, is_internal, offsets_topic_config
+from ..topic_rules.internal_topics import (
+    INTERNAL_CONFIG,
+    OFFSETS_TOPIC,
+    TRANSACTIONS_TOPIC,
+    is_internal,
+    offsets_topic_config,
+    transactions_topic_config,
+)
 
 MAX_PARTITIONS = 100_000
 """Our own limit on the partitions of one request, so that a mistake cannot fill the disk with folders."""
@@ -211,18 +218,27 @@ class TopicAdministrator:
 
     def _internal(self, new: NewTopic, metadata: Metadata) -> NewTopic:
         """For any client, an internal topic gets its coordinator's settings, except those in the request."""
-        if new.name != OFFSETS_TOPIC:
+        config, brokers = self._config, len(metadata.brokers)
+        if new.name == OFFSETS_TOPIC:
+            keys = "offsets.topic"
+            defaults = offsets_topic_config(config.integer("offsets.topic.segment.bytes"))
+        elif new.name == TRANSACTIONS_TOPIC:
+            keys = "transaction.state.log"
+            factor = min(config.integer(f"{keys}.replication.factor"), brokers)
+            defaults = transactions_topic_config(
+                config.integer(f"{keys}.segment.bytes"),
+                min_isr=min(config.integer(f"{keys}.min.isr"), factor),
+            )
+        else:
             return replace(new, config={**INTERNAL_CONFIG, **new.config})
-        config = self._config
-        defaults = offsets_topic_config(config.integer("offsets.topic.segment.bytes"))
         new = replace(new, config={**defaults, **new.config})
         if new.assignment:
             return new
         partitions, factor = new.partitions, new.replication_factor
         if partitions == -1:
-            partitions = config.integer("offsets.topic.num.partitions")
+            partitions = config.integer(f"{keys}.num.partitions")
         if factor == -1:
-            factor = min(config.integer("offsets.topic.replication.factor"), len(metadata.brokers))
+            factor = min(config.integer(f"{keys}.replication.factor"), brokers)
         return replace(new, partitions=partitions, replication_factor=factor)
 
     def _partitions(self, replicas: Sequence[Sequence[int]]) -> tuple[PartitionRecord, ...]:

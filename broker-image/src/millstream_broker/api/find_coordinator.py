@@ -1,8 +1,6 @@
-"""FindCoordinator: the broker that leads the group's partition of __consumer_offsets, which is created at first use.
+"""FindCoordinator: the broker that leads the partition of a group or of a transactional id in its internal topic.
 
-Transactions have no coordinator here: requests for one fail with TRANSACTIONAL_ID_AUTHORIZATION_FAILED, the only error
-that every client treats as final. After others clients retry until they time out (librdkafka does so after
-UNSUPPORTED_VERSION).
+The topic is created at first use.
 """
 
 from __future__ import annotations
@@ -24,12 +22,14 @@ from ..groups.driver import GroupDriver
 from ..network.handlers import RequestContext, handler
 from ..replication.replicas import Replicas
 from ..runtime.slices import cooperatively
-from ..security.acl.authorizer import Authorizer
+from ..security.acl.authorizer import REFUSALS, Authorizer
 from ..security.acl.rights import Right
+from ..topic_rules.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from ..transactions.driver import TransactionDriver
 
 GROUP, TRANSACTION = 0, 1
 BATCHED_SINCE = 4
-NO_TRANSACTIONS = "This broker has no transactions: leave transactional.id out; idempotent producers work."
+RESOURCES = {GROUP: ResourceType.GROUP, TRANSACTION: ResourceType.TRANSACTIONAL_ID}
 
 log = logging.getLogger(__name__)
 
@@ -38,68 +38,76 @@ log = logging.getLogger(__name__)
     find_coordinator.API,
     rights=[
         Right(AclOperation.DESCRIBE, ResourceType.GROUP, "each group"),
-        Right(
-            AclOperation.DESCRIBE,
-            ResourceType.TRANSACTIONAL_ID,
-            "each transactional id",
-            without="TRANSACTIONAL_ID_AUTHORIZATION_FAILED, with the right, too: there are no transactions",
-        ),
+        Right(AclOperation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, "each transactional id"),
     ],
 )
 async def handle(
     authorizer: Authorizer,
     groups: GroupDriver,
+    transactions: TransactionDriver,
     replicas: Replicas,
     context: RequestContext,
     request: FindCoordinatorRequest,
 ) -> FindCoordinatorResponse:
     keys = request.coordinator_keys if context.version >= BATCHED_SINCE else [request.key]
-    allowed = {
-        key
-        for key in keys
-        if request.key_type != GROUP
-        or authorizer.allows(context.session, AclOperation.DESCRIBE, ResourceType.GROUP, key)
-    }
-    failure = await _prepare(groups, request.key_type) if allowed else None
-    refused = _failed(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+    resource = RESOURCES.get(request.key_type)
+    if resource is None:
+        allowed = set(keys)
+        refused = _failed(ErrorCode.INVALID_REQUEST)
+    else:
+        allowed = {
+            key for key in keys if authorizer.allows(context.session, AclOperation.DESCRIBE, resource, key)
+        }
+        refused = _failed(REFUSALS[resource])
+    coordinator = transactions if request.key_type == TRANSACTION else groups
+    topic = TRANSACTIONS_TOPIC if request.key_type == TRANSACTION else OFFSETS_TOPIC
+    failure = await _prepare(coordinator, topic, request.key_type) if allowed else None
     found = [
         changed(
-            failure or _coordinator(groups, replicas, context, key) if key in allowed else refused, key=key
+            failure or _coordinator(coordinator, topic, replicas, context, key)
+            if key in allowed
+            else refused,
+            key=key,
         )
         async for key in cooperatively(keys)
     ]
     if context.version >= BATCHED_SINCE:
         return FindCoordinatorResponse(coordinators=found)
-    coordinator = found[0]
+    first = found[0]
     return FindCoordinatorResponse(
-        error_code=coordinator.error_code,
-        error_message=coordinator.error_message or "NONE",
-        node_id=coordinator.node_id,
-        host=coordinator.host,
-        port=coordinator.port,
+        error_code=first.error_code,
+        error_message=first.error_message or "NONE",
+        node_id=first.node_id,
+        host=first.host,
+        port=first.port,
     )
 
 
-async def _prepare(groups: GroupDriver, key_type: int) -> Coordinator | None:
-    if key_type not in (GROUP, TRANSACTION):
-        return _failed(ErrorCode.INVALID_REQUEST, f"coordinators of type {key_type}: expected 0, groups")
-    if key_type == TRANSACTION:
-        return _failed(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, NO_TRANSACTIONS)
+async def _prepare(
+    coordinator: GroupDriver | TransactionDriver, topic: str, key_type: int
+) -> Coordinator | None:
+    if key_type not in RESOURCES:
+        expected = "expected 0, groups, or 1, transactional ids"
+        return _failed(ErrorCode.INVALID_REQUEST, f"coordinators of type {key_type}: {expected}")
     try:
-        await groups.ensure_topic()
+        await coordinator.ensure_topic()
     except (ApiError, CoordinationError) as error:
-        log.error("cannot create __consumer_offsets: %s", error)
+        log.error("cannot create %s: %s", topic, error)
         return _failed(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error))
     return None
 
 
 def _coordinator(
-    groups: GroupDriver, replicas: Replicas, context: RequestContext, group_id: str
+    coordinator: GroupDriver | TransactionDriver,
+    topic_name: str,
+    replicas: Replicas,
+    context: RequestContext,
+    key: str,
 ) -> Coordinator:
-    topic = replicas.metadata.topics.get("__consumer_offsets")
+    topic = replicas.metadata.topics.get(topic_name)
     if topic is None:
         return _failed(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-    partition = groups.partition_of(group_id)
+    partition = coordinator.partition_of(key)
     leader = replicas.metadata.brokers.get(topic.partitions[partition].leader)
     is_here = leader is not None and leader.broker_id == replicas.broker_id
     if leader is None or (is_here and replicas.is_offline(topic.name, partition)):

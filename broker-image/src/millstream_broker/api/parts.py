@@ -27,6 +27,8 @@ from ..security.acl.authorizer import Authorizer
 from ..security.audit.trail import AuditTrail
 from ..security.quotas.quotas import Quotas
 from ..security.scram_credentials import ScramCredentials
+from ..transactions.driver import TransactionDriver
+from ..transactions.verifier import CoordinatorVerifier
 
 
 class Parts(Protocol):
@@ -54,6 +56,8 @@ class Parts(Protocol):
     look_ups: LookUps
     encoded_topics: EncodedTopics
     groups: GroupDriver
+    transactions: TransactionDriver
+    transaction_verifier: CoordinatorVerifier
 
     # The cluster
     cluster: Cluster

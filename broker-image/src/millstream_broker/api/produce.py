@@ -51,7 +51,6 @@ from ..security.acl.rights import Right
 from ..topic_rules.internal_topics import check_not_internal, is_internal
 
 WRITE, TOPIC = AclOperation.WRITE, ResourceType.TOPIC
-NO_TRANSACTIONS = "TRANSACTIONAL_ID_AUTHORIZATION_FAILED, with the right, too: there are no transactions"
 TRANSACTION = AppendOrigin.TRANSACTION
 NONE_REFUSED: Refused = {}
 ACKS = (-1, 0, 1)
@@ -122,7 +121,7 @@ def _answer(
     run=handle_run,
     rights=[
         Right(WRITE, TOPIC, "each topic"),
-        Right(WRITE, ResourceType.TRANSACTIONAL_ID, "the transactional id", without=NO_TRANSACTIONS),
+        Right(WRITE, ResourceType.TRANSACTIONAL_ID, "the transactional id"),
     ],
 )
 def handle(

@@ -8,15 +8,15 @@ from ..config.config import BrokerConfig
 from ..controller.driver import ControllerDriver
 from ..controller.reach import Reach
 from ..coordination.controllership import ControllerStore
+from ..topic_rules.internal_topics import InternalFactors
 
 
 class Controllership:
     """All calls are made on the loop: by coordination after an election, by handlers at any time."""
 
-    def __init__(self, broker_id: int, config: BrokerConfig, reach: Reach, offsets_factor: int) -> None:
-        """`offsets_factor`: see `controller.messages.Settings`."""
+    def __init__(self, broker_id: int, config: BrokerConfig, reach: Reach, factors: InternalFactors) -> None:
         self._broker_id = broker_id
-        self._offsets_factor = offsets_factor
+        self._factors = factors
         self._config = config
         self._reach = reach
         self._ending = supervision.Tasks()
@@ -24,9 +24,7 @@ class Controllership:
         """Set while this broker is the controller."""
 
     def elected(self, store: ControllerStore) -> None:
-        self.controller = ControllerDriver(
-            self._broker_id, self._reach, self._config, store, self._offsets_factor
-        )
+        self.controller = ControllerDriver(self._broker_id, self._reach, self._config, store, self._factors)
         self.controller.start()
 
     def deposed(self) -> None:

@@ -32,7 +32,8 @@ _BEGINNINGS = {
         "errors.deadletterqueue.",
     ),
     "new replicas may go to every log directory": ("cordoned.log.dirs",),
-    "there are no transactions": ("transaction.", "add.partitions.to.txn."),
+    "partitions of transactions are always verified": ("transaction.partition.verification.",),
+    "there is no two-phase commit": ("transaction.two.phase.commit.",),
     "there are no quotas for replication": ("replication.quota.", "alter.log.dirs."),
     "quotas are those stored in coordination": ("client.quota.",),
     "metrics are at http.listener": ("metric.", "metrics.", "kafka.metrics.", "telemetry."),
@@ -44,6 +45,7 @@ _BEGINNINGS = {
         *("ssl.keymanager.algorithm", "ssl.trustmanager.algorithm", "ssl.secure.random."),
     ),
     "this broker has nothing for it to tune": (
+        *("add.partitions.to.txn.", "transaction.state.log.load.buffer."),
         *("delete.records.purgatory.", "fetch.purgatory.", "producer.purgatory.", "log.cleaner.io.buffer."),
         *("log.dir.failure.", "log.initial.task.", "max.request.partition."),
         *("num.replica.alter.", "producer.id.expiration.check.", "replica.socket.receive."),

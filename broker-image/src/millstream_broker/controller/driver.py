@@ -34,6 +34,7 @@ from ..coordination import CoordinationError, PartitionRecord
 from ..coordination.controllership import BrokersChanged, ConfigsChanged, ControllerStore, Fenced, StoreEvent
 from ..runtime.slices import begin, call_in_slice, finish, gather_in_slices, slice_left
 from ..runtime.steps import Steps
+from ..topic_rules.internal_topics import ONE_REPLICA, InternalFactors
 from .channels import Channels
 from .machine import ControllerMachine
 from .messages import (
@@ -92,13 +93,13 @@ class ControllerDriver:
         reach: Reach,
         config: BrokerConfig,
         store: ControllerStore,
-        offsets_factor: int = 1,
+        factors: InternalFactors = ONE_REPLICA,
     ) -> None:
-        """`reach` connects to a broker, including this one; `offsets_factor`: see `Settings`."""
+        """`reach` connects to a broker, including this one."""
         self._config = config
         self._store = store
-        self._offsets_factor = offsets_factor
-        self.machine = ControllerMachine(store.epoch, settings_of(config, None, offsets_factor))
+        self._factors = factors
+        self.machine = ControllerMachine(store.epoch, settings_of(config, None, factors))
         self._events: deque[Event] = deque()
         self._handling: Steps[None] | None = None
         """The rest of the event that is being handled, the first of `_events`."""
@@ -246,7 +247,7 @@ class ControllerDriver:
             return
         self._handle(event)
         if isinstance(event, ConfigsChanged):
-            settings = settings_of(self._config, event.brokers.get(None, {}), self._offsets_factor)
+            settings = settings_of(self._config, event.brokers.get(None, {}), self._factors)
             self._handle(SettingsChanged(settings))
 
     def _handle(self, event: Event) -> None:
@@ -387,7 +388,9 @@ class ControllerDriver:
 
 
 def settings_of(
-    config: BrokerConfig, dynamic: Mapping[str, str] | None = None, offsets_factor: int = 1
+    config: BrokerConfig,
+    dynamic: Mapping[str, str] | None = None,
+    factors: InternalFactors = ONE_REPLICA,
 ) -> Settings:
     """A controller's settings; the cluster's `dynamic` configuration takes precedence."""
 
@@ -401,5 +404,6 @@ def settings_of(
         auto_rebalance=value("auto.leader.rebalance.enable"),
         imbalance_check_s=value("leader.imbalance.check.interval.seconds"),
         imbalance_percentage=value("leader.imbalance.per.broker.percentage"),
-        offsets_factor=offsets_factor,
+        offsets_factor=factors.offsets,
+        transactions_factor=factors.transactions,
     )

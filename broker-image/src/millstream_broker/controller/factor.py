@@ -1,8 +1,9 @@
-"""Gives __consumer_offsets the replicas that it lacks of `offsets.topic.replication.factor`, when brokers register.
+"""Gives internal topics the replicas that they lack of their settings, when brokers register.
 
-The topic is created at the first use of groups, with as many replicas as brokers run. Kafka refuses groups until enough
-do, so a cluster of two serves none by default. Here the controller adds replicas later: to each partition on those
-brokers, of the racks that have the fewest of its replicas, that have the fewest of the topic. It removes none.
+These are `offsets.topic.replication.factor` and `transaction.state.log.replication.factor`. The topics are created at
+the first use of groups and of transactions, with as many replicas as brokers run. Kafka refuses both until enough do,
+so a cluster of two serves none by default. Here the controller adds replicas later: to each partition on those brokers,
+of the racks that have the fewest of its replicas, that have the fewest of the topic. It removes none.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from millstream_kafka.topic_partition import TopicPartition
 
 from ..coordination import BrokerRecord, PartitionRecord
 from ..runtime.steps import Steps
-from ..topic_rules.internal_topics import OFFSETS_TOPIC
+from ..topic_rules.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from . import reassignment
 from .machine_state import MachineState
 from .messages import FactorRaised, Instruction
@@ -27,11 +28,17 @@ class FactorMachine(MachineState, Protocol):
 
 def raise_factor(machine: FactorMachine) -> Steps[None]:
     """Begin to add replicas, as far as brokers are there to take them. Yields after each partition."""
-    if OFFSETS_TOPIC in machine.deletions:
+    for topic, factor in _factors(machine).items():
+        yield from _raise(machine, topic, factor)
+
+
+def _raise(machine: FactorMachine, topic: str, wanted: int) -> Steps[None]:
+    if topic in machine.deletions:
         return
     able = {number: one for number, one in machine.brokers.items() if number not in machine.leaving}
-    factor = min(machine.settings.offsets_factor, len(able))
-    assigned = {key: machine.assignments.newest(key, record) for key, record in _records(machine).items()}
+    factor = min(wanted, len(able))
+    records = _records(machine, topic)
+    assigned = {key: machine.assignments.newest(key, record) for key, record in records.items()}
     short = [
         key
         for key, one in assigned.items()
@@ -48,18 +55,23 @@ def raise_factor(machine: FactorMachine) -> Steps[None]:
             replicas = (*replicas, added)
         machine.assignments.want(key, reassignment.begin(assigned[key], replicas))
         yield
-    machine.out.append(FactorRaised(OFFSETS_TOPIC, len(short), factor))
+    machine.out.append(FactorRaised(topic, len(short), factor))
 
 
 def missing(machine: FactorMachine) -> int:
     """Replicas that the partitions of __consumer_offsets lack of the factor; those being copied are missing."""
-    factor = machine.settings.offsets_factor
-    return sum(max(0, factor - len(reassignment.origin(one))) for one in _records(machine).values())
+    factor, records = machine.settings.offsets_factor, _records(machine, OFFSETS_TOPIC)
+    return sum(max(0, factor - len(reassignment.origin(one))) for one in records.values())
 
 
-def _records(machine: FactorMachine) -> Mapping[TopicPartition, PartitionRecord]:
-    topic = machine.topics.get(OFFSETS_TOPIC)
-    keys = ((OFFSETS_TOPIC, index) for index in range(0 if topic is None else len(topic.partitions)))
+def _factors(machine: FactorMachine) -> Mapping[str, int]:
+    settings = machine.settings
+    return {OFFSETS_TOPIC: settings.offsets_factor, TRANSACTIONS_TOPIC: settings.transactions_factor}
+
+
+def _records(machine: FactorMachine, name: str) -> Mapping[TopicPartition, PartitionRecord]:
+    topic = machine.topics.get(name)
+    keys = ((name, index) for index in range(0 if topic is None else len(topic.partitions)))
     return {key: machine.records[key] for key in keys}
 
 

@@ -27,6 +27,8 @@ class Settings:
     imbalance_percentage: int = 10
     offsets_factor: int = 1
     """Replicas of __consumer_offsets, as soon as there are as many brokers."""
+    transactions_factor: int = 1
+    """Of __transaction_state."""
 
 
 class ElectionType(IntEnum):

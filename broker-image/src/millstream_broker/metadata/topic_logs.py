@@ -13,10 +13,19 @@ from ..config.config_keys import TOPIC_KEYS
 from ..coordination import PartitionRecord, TopicRecord
 from ..log.config import LogConfig
 from ..log.manager import Found, LogManager
-from ..topic_rules.internal_topics import OFFSETS_TOPIC, offsets_topic_config
+from ..topic_rules.internal_topics import (
+    OFFSETS_TOPIC,
+    TRANSACTIONS_TOPIC,
+    offsets_topic_config,
+    transactions_topic_config,
+)
 
 KEEPS_ALL = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
 """The configuration of a topic whose own one is lost."""
+_INTERNAL = {
+    OFFSETS_TOPIC: offsets_topic_config(),
+    TRANSACTIONS_TOPIC: transactions_topic_config(min_isr=1),
+}
 
 
 def adopted(found: Iterable[Found], logs: LogManager, broker_id: int) -> list[TopicRecord]:
@@ -37,7 +46,7 @@ def adopted(found: Iterable[Found], logs: LogManager, broker_id: int) -> list[To
                 PartitionRecord((broker_id,), broker_id, epochs.get(index, 0), (broker_id,))
                 for index in range(max(epochs) + 1)
             ),
-            offsets_topic_config() if name == OFFSETS_TOPIC else KEEPS_ALL,
+            _INTERNAL.get(name, KEEPS_ALL),
         )
         for name, (topic_id, epochs) in topics.items()
     ]

@@ -28,6 +28,8 @@ ADDS_SINCE = 12
 ABORTABLE_SINCE = 11
 """The first version that allows TRANSACTION_ABORTABLE."""
 NOT_ADDED = "Partition was not added to the transaction"
+GUARD_LOST = ApiError(ErrorCode.INVALID_TXN_STATE, "The transaction ended while the records were verified")
+RETRY_S, TRIES = 0.02, 10
 _UNKNOWN_YET = frozenset(
     {
         ErrorCode.NETWORK_EXCEPTION,
@@ -119,7 +121,22 @@ class TransactionalAppends:
         return asyncio.create_task(appended(), name="transactional append")
 
     async def _verified(self, producer: RequestingProducer, unverified: Mapping[Partition, int]) -> Refused:
-        """The partitions without an open transaction. The others' guards allow the append, which follows at once."""
+        """The partitions without an open transaction. The others' guards allow the append, which follows at once.
+
+        The marker of the producer's last transaction may come late, and remove the guards of its next one. So they are
+        made anew then, and the coordinator is asked again; also while it is still completing the last transaction.
+        """
+        refused: Refused = {}
+        for _ in range(TRIES):
+            refused = await self._ask(producer, unverified)
+            codes = {error.code for error in refused.values()}
+            is_completing = producer.version >= ADDS_SINCE and ErrorCode.CONCURRENT_TRANSACTIONS in codes
+            if not is_completing and GUARD_LOST not in refused.values():
+                break
+            await asyncio.sleep(RETRY_S)
+        return refused
+
+    async def _ask(self, producer: RequestingProducer, unverified: Mapping[Partition, int]) -> Refused:
         verifier = self.verifier
         assert verifier is not None
         if not unverified:
@@ -140,8 +157,8 @@ class TransactionalAppends:
             if error is None:
                 try:
                     partition.log.producers.verifications.verified(guard)
-                except ApiError as ended:
-                    error = ended
+                except ApiError:
+                    error = GUARD_LOST
             if error is not None:
                 refused[key] = error
         return refused

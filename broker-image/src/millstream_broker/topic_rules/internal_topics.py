@@ -8,6 +8,7 @@ DeleteRecords only; Millstream has no authorisation that could keep the rest for
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 
@@ -16,6 +17,16 @@ TRANSACTIONS_TOPIC = "__transaction_state"
 INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC})
 INTERNAL_CONFIG: Mapping[str, str] = {"cleanup.policy": "compact", "compression.type": "producer"}
 """Only the newest record of a key counts, and batches stay as the coordinator writes them."""
+
+
+class InternalFactors(NamedTuple):
+    """Replicas of the internal topics, as soon as there are as many brokers."""
+
+    offsets: int = 1
+    transactions: int = 1
+
+
+ONE_REPLICA = InternalFactors()
 
 
 def is_internal(name: str) -> bool:
@@ -34,7 +45,7 @@ def offsets_topic_config(segment_bytes: int = 104_857_600) -> dict[str, str]:
     return {**INTERNAL_CONFIG, "segment.bytes": str(segment_bytes)}
 
 
-def transactions_topic_config(segment_bytes: int, min_isr: int) -> dict[str, str]:
+def transactions_topic_config(segment_bytes: int = 104_857_600, *, min_isr: int) -> dict[str, str]:
     """As Kafka: nothing is compressed, and no replica outside the ISR becomes leader."""
     return {
         "cleanup.policy": "compact",

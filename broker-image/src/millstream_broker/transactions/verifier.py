@@ -6,7 +6,6 @@ its transaction would open one that nobody ends.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Collection
 
 from millstream_kafka.client.errors import BrokerError
@@ -25,8 +24,6 @@ from .driver import TransactionDriver
 from .peers import Peers
 
 VERSION = 5
-RETRY_S, RETRIES = 0.02, 5
-"""While an earlier transaction of the producer is completed, partitions cannot be added yet."""
 
 
 class CoordinatorVerifier:
@@ -47,22 +44,6 @@ class CoordinatorVerifier:
         add: bool,
     ) -> dict[TopicPartition, ErrorCode]:
         """The error of each partition, or NONE; with `add`, partitions that are not in the transaction are added."""
-        for _ in range(RETRIES):
-            errors = await self._ask(transactional_id, producer_id, producer_epoch, partitions, add=add)
-            if not add or ErrorCode.CONCURRENT_TRANSACTIONS not in errors.values():
-                break
-            await asyncio.sleep(RETRY_S)
-        return errors
-
-    async def _ask(
-        self,
-        transactional_id: str,
-        producer_id: int,
-        producer_epoch: int,
-        partitions: Collection[TopicPartition],
-        *,
-        add: bool,
-    ) -> dict[TopicPartition, ErrorCode]:
         metadata = self._replicas.metadata
         topic = metadata.topics.get(TRANSACTIONS_TOPIC)
         if topic is None:

@@ -10,6 +10,7 @@ import pytest
 from millstream_broker import api
 from millstream_broker.network.handlers import REGISTERED, Registration, RequestContext, error_response
 from millstream_broker.security.acl.authorizer import AclAuthorizer, Authorizer
+from millstream_broker.security.acl.rights import Right
 from millstream_broker.security.authentication import Authentication
 from millstream_kafka.acl import (
     CLUSTER_NAME,
@@ -58,28 +59,40 @@ def call(registration: Registration, authorizer: Authorizer, group: str = "g") -
         registration.api, handle, (), False, False, False, None, registration.rights, registration.refused
     )
     request = registration.api.request()
-    if hasattr(request, "group_id"):
-        request.group_id = group
+    for field in {"group_id", "transactional_id"} & set(request.__match_args__):
+        setattr(request, field, group)
     context = RequestContext(0, None, AUTHENTICATION.session, AUTHENTICATION, 1)
     stand_in.bound(parts).handle(context, request)
 
 
 @pytest.mark.parametrize("registration", WHOLE, ids=lambda registration: registration.api.name)
 def test_a_request_needs_its_right_as_a_whole(registration: Registration) -> None:
-    (right,) = (right for right in registration.rights if right.field is not None)
-    authorizer = AclAuthorizer()
-    with pytest.raises(ApiError) as refused:
-        call(registration, authorizer)
-    assert refused.value.code is ErrorCode[right.refusal]
-    name = CLUSTER_NAME if right.resource_type is ResourceType.CLUSTER else "g"
-    allowing = AccessControlEntry("User:*", "*", right.operation, PermissionType.ALLOW)
-    pattern = ResourcePattern(right.resource_type, name)
-    authorizer.replace(pattern, [allowing])
-    with pytest.raises(Handled):
-        call(registration, authorizer)
-    authorizer.replace(pattern, [allowing, allowing._replace(permission_type=PermissionType.DENY)])
-    with pytest.raises(ApiError):
-        call(registration, authorizer)
+    rights = [right for right in registration.rights if right.field is not None]
+    assert rights
+    for right in rights:
+        authorizer = AclAuthorizer()
+        for other in rights:
+            if other is not right:
+                authorizer.replace(pattern(other), [allowing(other)])
+        with pytest.raises(ApiError) as refused:
+            call(registration, authorizer)
+        assert refused.value.code is ErrorCode[right.refusal]
+        authorizer.replace(pattern(right), [allowing(right)])
+        with pytest.raises(Handled):
+            call(registration, authorizer)
+        denying = allowing(right)._replace(permission_type=PermissionType.DENY)
+        authorizer.replace(pattern(right), [allowing(right), denying])
+        with pytest.raises(ApiError):
+            call(registration, authorizer)
+
+
+def pattern(right: Right) -> ResourcePattern:
+    is_cluster = right.resource_type is ResourceType.CLUSTER
+    return ResourcePattern(right.resource_type, CLUSTER_NAME if is_cluster else "g")
+
+
+def allowing(right: Right) -> AccessControlEntry:
+    return AccessControlEntry("User:*", "*", right.operation, PermissionType.ALLOW)
 
 
 @pytest.mark.parametrize("registration", WHOLE, ids=lambda registration: registration.api.name)
