@@ -53,6 +53,26 @@ async def test_one_address_has_a_quarter_of_the_lines(caplog: pytest.LogCaptureF
     caplog.clear()
     await asyncio.sleep(2 * SUMMARY_S)
     assert caplog.messages == [], "nothing was left out since"
+    for _ in range(OF_ADDRESS + 1):
+        lines.write(LOGIN, "10.0.0.7", logging.WARNING, "closed again")
+    await asyncio.sleep(SUMMARY_S + 1)
+    assert caplog.messages.count("closed again") < OF_ADDRESS + 1
+    assert "lines about connections were left out" in caplog.messages[-1]
+
+
+@virtual_time
+async def test_a_summary_names_the_three_addresses_with_the_most_lines(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    lines = ConnectionLines(asyncio.get_running_loop(), Stats())
+    for last, count in ((1, 5), (2, 20), (3, 10), (4, 15)):
+        for _ in range(OF_ADDRESS + count):
+            lines.write(LOGIN, f"10.0.0.{last}", logging.WARNING, "closed")
+    lines.summarise()
+    assert caplog.messages[-1] == (
+        "listener CLIENTS: 50 lines about connections were left out (cause: login),"
+        " most of them: 20 of 10.0.0.2, 15 of 10.0.0.4, 10 of 10.0.0.3"
+    )
 
 
 @virtual_time

@@ -34,6 +34,8 @@ def test_a_clock_that_goes_back_admits_nothing_more() -> None:
     some = limits()
     assert admitted(some, "whole", "a", 100.0) == 100
     assert admitted(some, "whole", "a", 0.0) == 0
+    admitted(some, "whole", "a", 30.0)
+    assert admitted(some, "whole", "a", 60.0) == 30, "and later no less"
 
 
 def test_suppressed_lines_are_counted_by_source_up_to_a_limit() -> None:
@@ -50,6 +52,12 @@ def test_suppressed_lines_are_counted_by_source_up_to_a_limit() -> None:
 
 def test_it_remembers_a_limited_number_of_sources() -> None:
     some = limits()
-    for number in range(MOST_SOURCES + 100):
+    for number in range(MOST_SOURCES):
         some.admits("shared", str(number), 0.0)
-    assert len(some._of_source) == MOST_SOURCES
+    some.admits("shared", "0", 0.0)
+    for number in range(100):
+        some.admits("shared", f"late {number}", 0.0)
+    kept = {source for _, source in some._of_source}
+    assert len(kept) == MOST_SOURCES
+    assert {"0", "late 0", "late 99", "101"} <= kept
+    assert not {"1", "100"} & kept, "those that have been silent for longest are forgotten"
