@@ -86,6 +86,7 @@ AREAS = {
         (
             "transaction_coordinator",
             "transaction_id_pattern",
+            "transaction_markers",
             "transaction_records",
             "transaction_stateful",
         ),

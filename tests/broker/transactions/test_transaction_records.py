@@ -57,6 +57,15 @@ def test_record_of_version_0_of_transactions() -> None:
     )
 
 
+def test_an_empty_transaction_is_read_without_partitions() -> None:
+    key, value = transaction_record("id", ONGOING)
+    assert value is not None
+    status = 2 + 8 + 2 + 4
+    read_back = read((key, value[:status] + b"\0" + value[status + 1 :])).transactions["id"]
+    assert read_back.state is TransactionState.EMPTY
+    assert not read_back.partitions
+
+
 def test_a_tombstone_removes_an_id() -> None:
     loaded = read(transaction_record("id", ONGOING), transaction_record("id", None))
     assert not loaded.transactions
