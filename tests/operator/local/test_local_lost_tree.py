@@ -16,8 +16,12 @@ from millstream_operator.models import Cluster, decode_as
 STRAY = "orders-0.00000000000000000000000000000001-stray"
 
 
+def local(data: Path, **spec: Any) -> LocalCluster:
+    return LocalCluster(DataFolder(data, State()), decode_as(Cluster, cluster("west", **spec)))
+
+
 def refusal(data: Path, **spec: Any) -> str:
-    found = LocalCluster(DataFolder(data, State()), decode_as(Cluster, cluster("west", **spec))).refusal()
+    found = local(data, **spec).refusal()
     return "" if found is None else found.message
 
 
@@ -66,3 +70,12 @@ def test_brokers_without_topics_may_start_with_anything(tmp_path: Path, spec: di
     assert refusal(tmp_path, **spec) == ""
     folder(tmp_path, "0/meta.properties")
     assert refusal(tmp_path, **spec) == ""
+
+
+@pytest.mark.parametrize("journal", ["0/coordination.journal", ""])
+def test_spec_whose_zookeeper_does_not_fit_the_data_has_never_run(tmp_path: Path, journal: str) -> None:
+    """So it may be corrected, although zookeeper cannot be added to a Cluster or removed from it."""
+    names = ["0/orders-0", "0/meta.properties", *([journal] if journal else ["zookeeper/version-2/log.1"])]
+    assert not local(tmp_path).has_run()
+    folder(tmp_path, *names)
+    assert [local(tmp_path, **spec).has_run() for spec in ({}, OWN)] == [bool(journal), not journal]

@@ -98,7 +98,7 @@ class LocalCluster:
 
     def refusal(self) -> Problem | None:
         """The reason why the Cluster cannot run here."""
-        there = sorted(int(entry.name) for entry in self.folder.glob("[0-9]*") if entry.name.isdigit())
+        there = self._with_data()
         if there and there[-1] >= len(self.brokers):
             return Problem(
                 Reason.SCALE_DOWN_REFUSED,
@@ -113,12 +113,18 @@ class LocalCluster:
             )
         return self._lost_tree(there)
 
-    def _lost_tree(self, brokers: Sequence[int]) -> Problem | None:
-        """The problem if brokers have topics, and ZooKeeper, or the journal of a single broker, does not know them."""
-        holders = [broker for broker in brokers if _has_topics(self.folder / str(broker))]
-        if not holders:
+    def has_run(self) -> bool:
+        """Whether a broker has started by this spec, and not only by an earlier one with, or without, ZooKeeper."""
+        return any(self.folder.glob("*/meta.properties")) and self._other_kind(self._with_data()) is None
+
+    def _with_data(self) -> list[int]:
+        return sorted(int(entry.name) for entry in self.folder.glob("[0-9]*") if entry.name.isdigit())
+
+    def _other_kind(self, brokers: Sequence[int]) -> Problem | None:
+        """The problem if brokers have the topics of a Cluster with ZooKeeper and the spec has none, or the reverse."""
+        data = self._topics_in(brokers)
+        if data is None:
             return None
-        data = self.folder / str(holders[0])
         has_journal = any((self.folder / str(broker) / JOURNAL).exists() for broker in brokers)
         if self.cluster.spec.zookeeper is not None and has_journal:
             return Problem(
@@ -132,8 +138,19 @@ class LocalCluster:
                 f"spec.zookeeper: required: {data} has topics, and no {JOURNAL}: put spec.zookeeper back, or restore"
                 " the file",
             )
-        tree = self.folder / "zookeeper"
-        if self.has_zookeeper and not any(tree.glob("version-2/*")):
+        return None
+
+    def _topics_in(self, brokers: Sequence[int]) -> Path | None:
+        """The first broker's folder that has topics."""
+        folders = (self.folder / str(broker) for broker in brokers)
+        return next((folder for folder in folders if _has_topics(folder)), None)
+
+    def _lost_tree(self, brokers: Sequence[int]) -> Problem | None:
+        """The problem if brokers have topics, and ZooKeeper, or the journal of a single broker, does not know them."""
+        data, tree = self._topics_in(brokers), self.folder / "zookeeper"
+        if (problem := self._other_kind(brokers)) is not None:
+            return problem
+        if data is not None and self.has_zookeeper and not any(tree.glob("version-2/*")):
             return Problem(
                 Reason.ZOOKEEPER_NOT_READY,
                 f"{tree} has no data, and {data} has topics, which a new ZooKeeper does not know: restore {tree}, or"

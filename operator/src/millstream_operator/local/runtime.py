@@ -83,22 +83,22 @@ class LocalRuntime:
         before = self.store.load()
         known = before.resources
         # First, so that a mistake does not even leave a data folder.
-        found = manifests.read(folder, known, self._unstarted(before))
+        found = manifests.read(folder, known, self._never_run(before))
         with self._without_schedule() as state:
             self._say_copy(state)
             self.store.save(state)
             if state.resources != known:
-                found = manifests.read(folder, state.resources, self._unstarted(state))
+                found = manifests.read(folder, state.resources, self._never_run(state))
             return self._up(state, found, loads=loads)
 
-    def _unstarted(self, state: State) -> set[str]:
-        """The keys of Clusters none of whose brokers has ever started: they may change in every field."""
+    def _never_run(self, state: State) -> set[str]:
+        """The keys of Clusters none of whose brokers has ever started by their spec: they may change in every field."""
         folder = DataFolder(self.data, state)
         return {
             key
             for key, resource in state.resources.items()
             if resource["kind"] == Cluster.KIND
-            and not any(LocalCluster(folder, decode_as(Cluster, resource)).folder.glob("*/meta.properties"))
+            and not LocalCluster(folder, decode_as(Cluster, resource)).has_run()
         }
 
     def _up(self, state: State, found: manifests.Manifests, *, loads: bool) -> Outcome:
