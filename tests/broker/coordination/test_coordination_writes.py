@@ -43,7 +43,7 @@ async def nodes(tmp_path: Path) -> AsyncIterator[Changing]:
     store.start()
     await store.ensure(*tree.ALWAYS)
     await writes.create_topic(store, topic_of("t"))
-    await writes.request_deletion(store, "t")
+    await writes.request_deletion(store, "t", await writes.id_of_topic(store, "t"))
     yield store
     await store.close(5.0)
 

@@ -200,7 +200,7 @@ def test_offsets_come_from_every_leader_while_leaders_change(
     brokers.brokers[1].start()
     with pytest.raises(AdminError, match=r"unknown partitions: .*counted.*6"):
         admin.offsets(wanted | {Partition("counted", 6): LATEST})
-    admin.delete_topics(["counted"])
+    admin.delete_topics({"counted": None})
 
 
 def test_a_broker_is_drained_and_filled_again(brokers: InProcessCluster, admin: KafkaAdmin) -> None:
@@ -211,7 +211,7 @@ def test_a_broker_is_drained_and_filled_again(brokers: InProcessCluster, admin: 
         return [number for one in brokers.partitions("orders", of=broker) for number in one.replica_nodes]
 
     every = brokers.brokers.values()
-    admin.delete_topics([name for name in admin.topic_names() if not name.startswith("__")])
+    admin.delete_topics({name: None for name in admin.topic_names() if not name.startswith("__")})
     until("nothing else", lambda: not any(map(topics, every)))
     created(brokers, admin, "orders", 6, 2)
 
@@ -232,7 +232,7 @@ def test_a_broker_is_drained_and_filled_again(brokers: InProcessCluster, admin: 
     created(brokers, admin, "late", 1, 3)
     assert scale(a_cluster(2), 3, view, look) == 3, "the view is older than the topic"
     assert look.conditions[0][3] == "broker 2: 1 replica left to move"
-    admin.delete_topics(["late"])
+    admin.delete_topics({"late": None})
     until("only orders", lambda: all(topics(broker) == ["orders"] for broker in every))
 
     look = Look()

@@ -29,7 +29,7 @@ def test_restored_log_of_deleted_topic_is_listed_by_id_and_not_counted(
     broker.start()
     with closing(KafkaAdmin(broker.bootstrap)) as admin:
         assert admin.strays() == []
-        assert admin.delete_topics(["orders"]) == {"orders": None}
+        assert admin.delete_topics({"orders": None}) == {"orders": None}
     broker.stop()
     shutil.copytree(copy, broker.data / "orders-0")
     broker.start()
@@ -44,3 +44,22 @@ def test_restored_log_of_deleted_topic_is_listed_by_id_and_not_counted(
         )
         assert stray.size > 0
         assert admin.held([number]) == {number: 2}, "the stray is not a replica"
+
+
+def test_id_of_a_former_topic_deletes_no_topic_of_its_name(
+    start_broker: Callable[..., InProcessBroker],
+) -> None:
+    broker = start_broker()
+    with closing(KafkaAdmin(broker.bootstrap)) as admin:
+        admin.create_topics([NewTopic("orders", 1, 1, {})])
+        former = admin.topics(["orders"])["orders"].topic_id
+        assert admin.delete_topics({"orders": former}) == {"orders": None}
+        admin.create_topics([NewTopic("orders", 1, 1, {}), NewTopic("other", 1, 1, {})])
+        refused = admin.delete_topics({"orders": former, "other": None})
+        assert refused["orders"] is not None
+        assert (refused["orders"].error, refused["other"]) == ("UNKNOWN_TOPIC_ID", None)
+        present = admin.topics(["orders", "other"])
+        assert [*present] == ["orders"]
+        assert present["orders"].topic_id != former
+        none = "AAAAAAAAAAAAAAAAAAAAAA"
+        assert admin.delete_topics({"orders": none}) == {"orders": None}, "brokers without ids"

@@ -75,7 +75,7 @@ WRITES: dict[str, Callable[[KafkaAdmin], object]] = {
     "change_configs": lambda admin: admin.change_configs(
         {"flights": ConfigChange({"retention.ms": "1"}, ())}
     ),
-    "delete_topics": lambda admin: admin.delete_topics(["flights"]),
+    "delete_topics": lambda admin: admin.delete_topics({"flights": None}),
     "commit": lambda admin: admin.commit("other", {FIRST: 0}),
     "delete_offsets": lambda admin: admin.delete_offsets("watch", [FIRST]),
     "delete_groups": lambda admin: admin.delete_groups(["watch"]),

@@ -96,7 +96,7 @@ async def test_a_topic_that_is_being_deleted_waits_for_its_cluster_to_be_listed(
         assert found.kube.objects["Topic", "flights"]["metadata"]["finalizers"] == [FINALIZER]
         manager.seen(None, CLUSTER)
         await until(lambda: not found.kube.objects["Topic", "flights"]["metadata"]["finalizers"])
-    assert found.brokers.asked == [("delete_topics", ["flights"])]
+    assert found.brokers.asked == [("delete_topics", {"flights": None})]
 
 
 async def test_a_namespace_without_rights_holds_up_no_other(caplog: pytest.LogCaptureFixture) -> None:

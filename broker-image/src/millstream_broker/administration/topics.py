@@ -121,11 +121,13 @@ class TopicAdministrator:
                 await self._replicas.caught_up()
         return topic
 
-    async def delete_topics(self, names: Collection[str]) -> dict[str, ApiError]:
-        """Delete topics; returns the errors of those that could not be deleted."""
+    async def delete_topics(self, names: Mapping[str, uuid.UUID | None]) -> dict[str, ApiError]:
+        """Delete topics, only those of the given ids; returns the errors of those that could not be deleted."""
         if not self._config.flag("delete.topic.enable"):
             return dict.fromkeys(names, ApiError(ErrorCode.TOPIC_DELETION_DISABLED))
-        failed = await _each((name, self._coordination.delete_topic(name)) for name in names)
+        failed = await _each(
+            (name, self._coordination.delete_topic(name, topic_id)) for name, topic_id in names.items()
+        )
         failed = await self._followed(names, failed)
         return _unknown_where_in_conflict(failed)
 

@@ -75,6 +75,7 @@ async def handle(
     known = {
         name: topic.topic_id for name, _ in named if name and (topic := replicas.metadata.topics.get(name))
     }
+    by_id = {topic_id for name, topic_id in named if name is None}
     both = {topic_id for topic_id in known.values() if (None, topic_id) in named}
     responses: list[DeletableTopicResult] = []
     session = context.session
@@ -101,7 +102,10 @@ async def handle(
             deleting[topic.name] = result
         except ApiError as error:
             result.error_code, result.error_message = error.code, error.message
-    for failed, reason in (await topic_administrator.delete_topics(deleting)).items():
+    ids = {name: result.topic_id if result.topic_id in by_id else None for name, result in deleting.items()}
+    for failed, reason in (await topic_administrator.delete_topics(ids)).items():
+        if ids[failed] is not None and reason.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            reason = ApiError(ErrorCode.UNKNOWN_TOPIC_ID)  # this broker did not know yet that it is gone
         deleting[failed].error_code, deleting[failed].error_message = reason.code, reason.message
     return DeleteTopicsResponse(mutations.throttle_ms(quotas.now_ms()), responses)
 

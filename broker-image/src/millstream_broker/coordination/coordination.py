@@ -23,6 +23,7 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 from millstream_kafka.acl import ResourcePattern
@@ -555,11 +556,17 @@ class Coordination:
         )
         await self._waits.until_led(name, range(len(known.partitions), count))
 
-    async def delete_topic(self, name: str) -> None:
+    async def delete_topic(self, name: str, topic_id: uuid.UUID | None = None) -> None:
+        """Delete the topic of that name, which must have this id; by default, the one that has the name first.
+
+        A later attempt after a lost response deletes no topic that was created meanwhile.
+        """
         async with self._administering:
-            topic_id = await self._persist(lambda: writes.request_deletion(self._nodes, name))
+            if (of := topic_id) is None:
+                of = await self._persist(lambda: writes.id_of_topic(self._nodes, name))
+            await self._persist(partial(writes.request_deletion, self._nodes, name, of))
             await self._waits.until(
-                lambda state: name not in state.topics or state.topics[name].topic_id != topic_id,
+                lambda state: name not in state.topics or state.topics[name].topic_id != of,
                 f"the deletion of {name}",
             )
 

@@ -119,12 +119,18 @@ async def add_partitions(nodes: Store, known: TopicRecord, partitions: tuple[Par
         raise Unavailable(f"the topic {name} is being changed") from None
 
 
-async def request_deletion(nodes: Store, name: str) -> uuid.UUID:
-    """The id of the topic that will be deleted; raises Conflict. The request names this id: no other is deleted."""
+async def id_of_topic(nodes: Store, name: str) -> uuid.UUID:
+    """Raises Conflict if there is none."""
     node = await nodes.get(tree.topic_path(name))
     if node is None:
         raise Conflict(f"there is no topic {name}")
-    topic_id = tree.topic_id_from(name, node.data)
+    return tree.topic_id_from(name, node.data)
+
+
+async def request_deletion(nodes: Store, name: str, topic_id: uuid.UUID) -> None:
+    """Raises Conflict if the topic of that name is another one. The request names this id: no other is deleted."""
+    if await id_of_topic(nodes, name) != topic_id:
+        raise Conflict(f"the topic {name} is another one now")
     path, data = tree.delete_topic_path(name), tree.deletion_json(topic_id)
     there = await nodes.get(path)
     try:
@@ -136,7 +142,6 @@ async def request_deletion(nodes: Store, name: str) -> uuid.UUID:
             log.info("%s is already being deleted", name)
     except (BadVersionError, NodeExistsError, NoNodeError):
         raise Unavailable(f"the topic {name} is being changed") from None
-    return topic_id
 
 
 async def register(

@@ -7,7 +7,9 @@ answer, and ApiError if a whole request is refused.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, TypeVar
+from uuid import UUID
 
 from ..client.cluster import ClusterClient
 from ..protocol import (
@@ -190,15 +192,23 @@ class ClusterAdmin:
         )
         return {topic.name: Refusal.of(topic.error_code, topic.error_message) for topic in response.results}
 
-    async def delete_topics(self, names: Collection[str]) -> dict[str, Refusal | None]:
-        request = DeleteTopicsRequest(
-            [DeleteTopicState(name) for name in names], list(names), self._timeout_ms
-        )
+    async def delete_topics(
+        self, names: Collection[str], ids: Mapping[str, UUID] = MappingProxyType({})
+    ) -> dict[str, Refusal | None]:
+        """``ids``: of topics that are deleted only if they still have this id (UNKNOWN_TOPIC_ID otherwise).
+
+        Brokers before Kafka 2.8 know no ids, and go by the names.
+        """
+        states = [
+            DeleteTopicState(None, ids[name]) if name in ids else DeleteTopicState(name) for name in names
+        ]
+        request = DeleteTopicsRequest(states, list(names), self._timeout_ms)
         response = await self._call_controller(delete_topics.API, request, lambda found: found.responses)
+        of_ids = {topic_id: name for name, topic_id in ids.items()}
         return {
-            topic.name: Refusal.of(topic.error_code, topic.error_message)
+            name: Refusal.of(topic.error_code, topic.error_message)
             for topic in response.responses
-            if topic.name is not None
+            if (name := of_ids.get(topic.topic_id, topic.name)) is not None
         }
 
     # --- reassignments ---

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from millstream_kafka import group_mark
 from millstream_kafka.admin.client import AdminClient
 from millstream_kafka.admin.records import ConfigSource, ConfigType, OffsetAndMetadata, ResourceType
-from millstream_kafka.kafka_uuid import uuid_text
+from millstream_kafka.kafka_uuid import uuid_from, uuid_text
 from millstream_kafka.protocol.describe_configs import DescribeConfigsResourceResult
 from millstream_kafka.protocol.describe_log_dirs import DescribeLogDirsTopic
 from millstream_kafka.protocol.errors import ErrorCode
@@ -200,8 +200,10 @@ class KafkaAdmin(AccessRequests):
         """Change topic configurations incrementally: other keys keep their values."""
         return self.call(lambda client: client.alter_configs(ResourceType.TOPIC, changes))
 
-    def delete_topics(self, names: Collection[str]) -> dict[str, Refusal | None]:
-        return self.call(lambda client: client.delete_topics(names))
+    def delete_topics(self, topics: Mapping[str, str | None]) -> dict[str, Refusal | None]:
+        """Delete topics by name; one with an id only if it still has this id (UNKNOWN_TOPIC_ID otherwise)."""
+        ids = {name: of for name, topic_id in topics.items() if (of := _known_id(topic_id)) is not None}
+        return self.call(lambda client: client.delete_topics(list(topics), ids))
 
     def groups(self, group_ids: Collection[str]) -> dict[str, GroupState]:
         """The state of each group; a group that does not exist is Dead."""
@@ -349,3 +351,12 @@ def _topic_state(topic: MetadataResponseTopic, entries: Entries, size: int | Non
 def _refused(what: str, errors: Mapping[TopicPartition, ErrorCode]) -> Refusal | None:
     names = sorted({error.name for error in errors.values()})
     return Refusal(names[0], f"the broker refused to {what}: {', '.join(names)}") if names else None
+
+
+def _known_id(text: str | None) -> uuid.UUID | None:
+    """A topic id of a status; None for none, also of brokers without topic ids, and for text that is none."""
+    try:
+        found = uuid_from(text or "")
+    except (TypeError, ValueError):
+        return None
+    return None if found == ZERO_UUID else found

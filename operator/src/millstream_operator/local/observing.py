@@ -27,8 +27,8 @@ class ObservingAdmin(KafkaAdmin):
     def change_brokers_config(self, change: ConfigChange) -> Refusal | None:
         return NOT_NOW
 
-    def delete_topics(self, names: Collection[str]) -> dict[str, Refusal | None]:
-        return dict.fromkeys(names, NOT_NOW)
+    def delete_topics(self, topics: Mapping[str, str | None]) -> dict[str, Refusal | None]:
+        return dict.fromkeys(topics, NOT_NOW)
 
     def commit(
         self, group_id: str, offsets: Mapping[Partition, int], mark: Mark | None = None

@@ -204,5 +204,5 @@ def test_a_group_starts_in_the_new_topic_where_the_new_topic_starts(
 
 
 def replace(admin: KafkaAdmin, broker: InProcessBroker, topic: str) -> None:
-    assert admin.delete_topics([topic]) == {topic: None}
+    assert admin.delete_topics({topic: None}) == {topic: None}
     create(admin, broker, topic, records=1)

@@ -464,7 +464,7 @@ def test_a_topic_that_is_replaced_in_mid_reset_gets_no_position_of_the_old_one(
     one.ask(to="Earliest")
     with pytest.raises(Died):
         one.look(Life(writes, after=True))
-    assert admin.delete_topics([topic]) == {topic: None}
+    assert admin.delete_topics({topic: None}) == {topic: None}
     admin.create_topics([NewTopic(topic, PARTITIONS, 1, {})])
     last = one.look()["lastReset"]
     assert last["state"] == "Done"

@@ -182,7 +182,7 @@ def test_a_topic_made_anew_since_the_request_began_is_another_one(world: NewWorl
     one.ask("r", kept.name, gone.name)
     with pytest.raises(Died):
         one.look(Life(1, after=True))
-    assert one.admin.delete_topics([gone.name]) == {gone.name: None}
+    assert one.admin.delete_topics({gone.name: None}) == {gone.name: None}
     one.replica(gone.name, source=gone.source)
     last = one.look()["lastPromotion"]
     assert one.writable(kept.name, gone.name) == [True, False]

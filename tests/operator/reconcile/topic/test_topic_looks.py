@@ -296,7 +296,7 @@ def test_a_cluster_that_is_being_deleted_deletes_its_topics_as_long_as_it_is_the
     for answer, held, seconds in (({"flights": None}, [], 30), (AdminError("not here"), [FINALIZER], 5)):
         found = in_memory(going(), wanted, delete_topics=answer)
         again = reconcile_topics(found.services, [decode_as(Topic, wanted)])
-        assert found.brokers.requests("delete_topics") == [["flights"]]
+        assert found.brokers.requests("delete_topics") == [{"flights": None}]
         assert finalizers(found) == held
         assert list(again.values()) == [seconds]
 
@@ -364,7 +364,7 @@ def test_deleted_resources_take_the_topics_along_that_they_are_to_delete() -> No
         stored(topic("wanted")),
         brokers={"delete_topics": {"doomed": None}, "topics": {"wanted": state()}},
     )
-    assert found.brokers.requests("delete_topics") == [["doomed"]]
+    assert found.brokers.requests("delete_topics") == [{"doomed": None}]
     assert found.brokers.requests("topics") == [["wanted"]]
     assert (finalizers(found, "doomed"), finalizers(found, "retained")) == ([], [])
     assert found.again == {"doomed": 30, "retained": 30, "never-held": 30, "wanted": 60}
@@ -423,6 +423,21 @@ def test_deleting_a_topic_that_is_gone_already_lets_the_resource_go(
     wanted = stored(topic("flights", deletionPolicy="Delete"), **deleted(1))
     assert finalizers(look(wanted, brokers={"delete_topics": gone})) == []
     assert caplog.messages == []
+
+
+@pytest.mark.parametrize("there", [{"flights": state()}, {}], ids=["another one", "none"])
+def test_resource_whose_topic_was_created_again_deletes_only_its_own(there: dict[str, TopicState]) -> None:
+    """Such as one that is restored from a copy of the time when it was being deleted."""
+    wanted = {
+        **stored(topic("flights", deletionPolicy="Delete"), **deleted(1)),
+        "status": {"topicId": KNOWN_ID, "partitions": 3},
+    }
+    unknown = Refusal("UNKNOWN_TOPIC_ID", "no topic has this id")
+    found = look(wanted, brokers={"delete_topics": {"flights": unknown}, "topics": there})
+    assert found.brokers.requests("delete_topics") == [{"flights": KNOWN_ID}]
+    assert finalizers(found) == []
+    said = f"topic flights is not deleted: this resource's had the id {KNOWN_ID}, and the one of this name has id"
+    assert [event.message for event in found.kube.events[:1]] == ([said] if there else [])
 
 
 def test_one_topic_that_is_not_deleted_does_not_hold_the_others() -> None:

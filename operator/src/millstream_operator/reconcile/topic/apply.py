@@ -9,6 +9,7 @@ observed but not changed; deletion works as always.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -31,6 +32,9 @@ from .replication_apply import replicate
 
 READY_INTERVAL_S = 60.0
 WAITING_INTERVAL_S = 5.0
+UNKNOWN_ID: Final = "UNKNOWN_TOPIC_ID"
+GONE: Final = ("UNKNOWN_TOPIC_OR_PARTITION", UNKNOWN_ID)
+"""Kafka's errors for topics that there are not."""
 
 
 def reconcile_topics(services: Parts, topics: Sequence[Topic]) -> Mapping[Key, float]:
@@ -140,25 +144,32 @@ def apply_plans(admin: KafkaAdmin, plans: Mapping[str, TopicPlan]) -> dict[str, 
 
 
 def _delete(services: Parts, admin: KafkaAdmin, topics: Sequence[Topic]) -> Mapping[Key, float]:
-    """Delete the topics of resources that are being deleted, if their policy says so, and release the resources."""
-    doomed = [topic for topic in topics if needs_cleanup(topic)]
+    """Delete the topics of resources that are being deleted, if their policy says so, and release the resources.
+
+    A resource that is restored while it is being deleted, or that acts late, deletes no topic that has the name since.
+    """
+    doomed = {topic.topic_name: topic for topic in topics if needs_cleanup(topic)}
     again: dict[Key, float] = {}
     failed: dict[str, str] = {}
+    others: dict[str, str] = {}
     try:
-        answers = admin.delete_topics([topic.topic_name for topic in doomed]) if doomed else {}
-        failed = {
-            name: str(no)
-            for name, no in answers.items()
-            if no is not None and no.error != "UNKNOWN_TOPIC_OR_PARTITION"
-        }
+        ids = {name: topic.status.topic_id for name, topic in doomed.items()}
+        answers = admin.delete_topics(ids) if doomed else {}
+        failed = {name: str(no) for name, no in answers.items() if no is not None and no.error not in GONE}
+        gone = [name for name, no in answers.items() if no is not None and no.error == UNKNOWN_ID]
+        there = admin.topics(gone) if gone else {}
+        others = {name: found.topic_id for name, found in there.items() if found.topic_id != ids[name]}
     except AdminError as error:
-        failed = {topic.topic_name: str(error) for topic in doomed}
+        failed = {name: str(error) for name in doomed}
     for topic in topics:
-        why = failed.get(topic.topic_name)
-        if why is not None and topic in doomed:
-            again[key_for(topic)] = wait(services, topic, _title(topic), why)
-        else:
-            again[key_for(topic)] = release_resource(services, topic, _title(topic))
+        name, is_doomed = topic.topic_name, topic in doomed.values()
+        if is_doomed and name in failed:
+            again[key_for(topic)] = wait(services, topic, _title(topic), failed[name])
+            continue
+        why = ""
+        if is_doomed and name in others:
+            why = f"this resource's had the id {topic.status.topic_id}, and the one of this name has {others[name]}"
+        again[key_for(topic)] = release_resource(services, topic, _title(topic), why)
     return again
 
 
