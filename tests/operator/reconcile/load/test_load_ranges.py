@@ -27,6 +27,7 @@ from millstream_operator.reconcile.load.ranges import (
     resolve_rerun,
 )
 from millstream_operator.resources.load import run_file
+from millstream_operator.resources.pod_access import PodAccess
 
 
 def offsets_of(*arguments: Any) -> list[tuple[int, int]]:
@@ -136,7 +137,8 @@ def test_a_load_of_the_most_partitions_fits_into_a_resource() -> None:
             offsets=offsets, committed=committed, unsettled=unsettled, last_run=last, runs=(kept,) * 6
         )
         assert len(msgspec.json.encode(status)) < 1_500_000
-        run = run_file(with_status(load, replace(status, last_run=replace(last, name="r"))), "b:1", result="")
+        began = with_status(load, replace(status, last_run=replace(last, name="r")))
+        run = run_file(began, PodAccess("b:1"), result="")
         assert len(json.dumps(run, indent=1)) < 1_000_000
         many = {(name, number): Ends(0, 10**12, topic_id="T" * 22) for number in range(5 * most)}
         found = resolve(load, many)
