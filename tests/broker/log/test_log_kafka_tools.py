@@ -1,4 +1,4 @@
-"""Kafka's own DumpLogSegments reads what we write: batches of every codec, indexes, producer snapshots."""
+"""Kafka's own DumpLogSegments reads what we write: batches of every codec, indexes, snapshots, transactions."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from millstream_broker.log.append_origin import AppendOrigin
 from millstream_broker.log.config import LogConfig
 from millstream_broker.log.log import Log
 from millstream_harness.java import java_command, run, run_kafka_tool
 from millstream_kafka.batch import Record, build_batch
 from millstream_kafka.compression import Compression
+from millstream_kafka.control_batch import EndTransactionMarker, build_marker
 
 pytestmark = pytest.mark.soak
 
@@ -89,3 +91,40 @@ def test_kafka_takes_the_last_batch_of_a_producer(tmp_path: Path) -> None:
         "producer 5 epoch 1 sequences 12 to 13 offsets 12 to 13",
         "producer 6 epoch 1 sequences 12 to 13 offsets 26 to 27",
     ]
+
+
+def test_dump_log_segments_reads_transactions(tmp_path: Path) -> None:
+    log = Log.open(tmp_path / "t-0", LogConfig(), clean=True, now_ms=NOW)
+    verifications = log.producers.verifications
+
+    def send(producer: int, sequence: int) -> None:
+        verifications.verified(verifications.begin(producer, 2, sequence, bumps_epoch=False))
+        batch = build_batch(
+            [Record(b"k", b"v", NOW)] * 2,
+            producer_id=producer,
+            producer_epoch=2,
+            base_sequence=sequence,
+            transactional=True,
+        )
+        log.append(batch, leader_epoch=0, now_ms=NOW, origin=AppendOrigin.TRANSACTION)
+
+    def end(producer: int, *, committed: bool) -> None:
+        marker = EndTransactionMarker(committed, 4)
+        batch = build_marker(marker, producer_id=producer, producer_epoch=2, timestamp=NOW)
+        log.append(batch, leader_epoch=0, now_ms=NOW, origin=AppendOrigin.MARKER)
+
+    send(5, 0)  # 0, 1
+    send(6, 0)  # 2, 3
+    end(5, committed=False)  # 4
+    end(6, committed=True)  # 5
+    send(6, 2)  # 6, 7
+    log.close()
+    files = ",".join(str(path) for path in sorted((tmp_path / "t-0").glob("0*")))
+    dump = run_kafka_tool("dump-log", "--deep-iteration", "--print-data-log", "--files", files).stdout
+    assert "endTxnMarker: ABORT coordinatorEpoch: 4" in dump
+    assert "endTxnMarker: COMMIT coordinatorEpoch: 4" in dump
+    assert dump.count("isTransactional: true isControl: true") == 2
+    assert "version: 0 producerId: 5 firstOffset: 0 lastOffset: 4 lastStableOffset: 2" in dump
+    open_one = next(line for line in dump.splitlines() if line.startswith("producerId: 6 "))
+    assert "coordinatorEpoch: 4 currentTxnFirstOffset: Optional" in open_one
+    assert "[6]" in open_one

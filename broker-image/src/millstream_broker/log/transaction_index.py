@@ -21,8 +21,10 @@ import contextlib
 import errno
 import os
 import struct
+import threading
+from array import array
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from .files import NotCachedError, fsync_file, read_file
@@ -31,6 +33,8 @@ from .transactions import EndedTransaction
 SUFFIX = ".txnindex"
 _ENTRY = struct.Struct(">hqqqq")
 _VERSION = 0
+_loading = threading.Lock()
+"""Two threads may read a file, but only the first may keep it: the other may lack what was added since."""
 
 
 class AbortedTransaction(NamedTuple):
@@ -43,11 +47,13 @@ class AbortedTransaction(NamedTuple):
 class TransactionIndex:
     """The file of one segment. Its path is a parameter, because folders are renamed."""
 
-    __slots__ = ("_data", "_synced", "_written")
+    __slots__ = ("_data", "_markers", "_synced", "_written")
 
     def __init__(self, data: bytes | None = None) -> None:
         """Without ``data`` it is in the file, and not loaded yet."""
         self._data = None if data is None else bytearray(data)
+        self._markers = array("q")
+        """Their offsets, ascending."""
         self._written = 0
         """Bytes that are in the file."""
         self._synced = -1
@@ -64,14 +70,19 @@ class TransactionIndex:
                 found = read_file(path)
             except FileNotFoundError:  # retention was faster
                 found = b""
-            data = self._data = bytearray(found[: _sound_bytes(found)])
-            self._written = len(data)
+            data = bytearray(found[: _sound_bytes(found)])
+            markers = array("q", (entry[3] for entry in _ENTRY.iter_unpack(data)))
+            with _loading:
+                if self._data is None:
+                    self._markers, self._written, self._data = markers, len(data), data
+                data = self._data
         return data
 
     def add(self, path: str, entry: AbortedTransaction) -> None:
         """Add an entry, in memory: see :meth:`spill`. OSError."""
         data = self.load(path)
         data += _ENTRY.pack(_VERSION, *entry)
+        self._markers.append(entry.last_offset)
 
     def spill(self, path: str) -> None:
         """Write what the file lacks (no fsync). OSError."""
@@ -98,35 +109,28 @@ class TransactionIndex:
     def truncate_to(self, path: str, offset: int) -> None:
         """Remove the entries of markers at or after ``offset``. Blocking. OSError."""
         data = self.load(path)
-        size = bisect_left(_Markers(data), offset) * _ENTRY.size
-        del data[size:]
+        count = bisect_left(self._markers, offset)
+        size = count * _ENTRY.size
+        del data[size:], self._markers[count:]
         self._written, self._synced = min(self._written, size), -1
         with contextlib.suppress(FileNotFoundError):  # nothing is written yet
             if os.stat(path).st_size > size:
                 os.truncate(path, size)
 
-    def from_offset(self, path: str, offset: int) -> Iterator[AbortedTransaction]:
-        """The entries of markers at or after ``offset``. Blocking, unless loaded. OSError."""
-        data = self.load(path)
-        first = bisect_left(_Markers(data), offset) * _ENTRY.size
-        for _, *entry in _ENTRY.iter_unpack(bytes(data[first:])):
-            yield AbortedTransaction._make(entry)
+    def collect(self, offset: int, upper: int, found: list[AbortedTransaction]) -> bool:
+        """Add those with a marker at or after ``offset`` that begin before ``upper``; whether later ones do not.
 
-
-class _Markers:
-    """The offsets of an index's markers, as a sequence for bisect."""
-
-    __slots__ = ("_data",)
-
-    def __init__(self, data: bytearray) -> None:
-        self._data = data
-
-    def __len__(self) -> int:
-        return len(self._data) // _ENTRY.size
-
-    def __getitem__(self, index: int) -> int:
-        last_offset: int = _ENTRY.unpack_from(self._data, index * _ENTRY.size)[3]
-        return last_offset
+        It must be loaded.
+        """
+        data = self._data
+        assert data is not None
+        for index in range(bisect_left(self._markers, offset), len(self._markers)):
+            _, producer_id, first, last, stable = _ENTRY.unpack_from(data, index * _ENTRY.size)
+            if first < upper:
+                found.append(AbortedTransaction(producer_id, first, last, stable))
+            if stable >= upper:
+                return True
+        return False
 
 
 def is_sound(path: str, base_offset: int) -> bool:
@@ -239,14 +243,12 @@ class TransactionIndexes:
         for each in self._bases[bisect_left(self._bases, base) :]:
             if (index := self._by_base.get(each)) is None:  # another thread, and retention was faster
                 continue
-            path = self.path(each)
-            if not may_wait and not index.is_loaded:
-                raise NotCachedError(path)
-            for entry in index.from_offset(path, offset):
-                if entry.first_offset < upper:
-                    found.append(entry)
-                if entry.last_stable_offset >= upper:
-                    return found
+            if not index.is_loaded:
+                if not may_wait:
+                    raise NotCachedError(self.path(each))
+                index.load(self.path(each))
+            if index.collect(offset, upper, found):
+                break
         return found
 
     def load(self, base: int) -> None:
