@@ -158,3 +158,12 @@ def test_there_is_a_bound(guard: SequenceGuard) -> None:
     assert len(guard.by_producer) == MOST
     assert passes(guard, batch(6, producer=0), ProducerStateManager())
     assert not passes(guard, batch(6, producer=1), ProducerStateManager())
+
+
+def test_coordinators_batches_have_no_order(guard: SequenceGuard) -> None:
+    guard.note(batch(INT32_MAX), TOO_FEW, ProducerStateManager())
+    marker = batch(-1)
+    assert passes(guard, marker, ProducerStateManager())
+    assert not passes(guard, batch(0), ProducerStateManager())
+    guard.note(batch(-1, producer=8), TOO_FEW, ProducerStateManager())
+    assert passes(guard, batch(0, producer=8), ProducerStateManager())

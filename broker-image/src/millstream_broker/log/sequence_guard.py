@@ -56,6 +56,8 @@ class SequenceGuard:
             return
         self._forget_old()
         header = read_header(batches)
+        if header.base_sequence < 0:  # a coordinator's batch, which has no order
+            return
         stored = producers.by_id.get(header.producer_id)
         if header.producer_id == NO_PRODUCER or (stored is not None and stored.find(header) is not None):
             return  # of a repetition, nothing is missing: what follows may be
@@ -81,7 +83,7 @@ class SequenceGuard:
             return
         header = read_header(batches)
         refused = self.by_producer.get(header.producer_id)
-        if refused is None or header.producer_epoch < refused.epoch:
+        if refused is None or header.base_sequence < 0 or header.producer_epoch < refused.epoch:
             return
         behind = (header.base_sequence - refused.sequence) & INT32_MAX
         if header.producer_epoch == refused.epoch and behind > INT32_MAX // 2:
