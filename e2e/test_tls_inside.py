@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
 
-import pytest
-
-from millstream_harness.chart import CHART, CLIENT, SYSTEM, install
-from millstream_harness.kube import Json, Namespace, run, until
+from millstream_harness.chart import CLIENT
+from millstream_harness.kube import Json, Namespace, until
 from millstream_harness.rolls import (
     CLUSTER,
     KIND,
@@ -61,16 +58,6 @@ CERTIFICATE = {
     "ssl.certificate.location": "/bob/user.crt",
     "ssl.key.location": "/bob/user.key",
 }
-
-
-@pytest.fixture(scope="module", autouse=True)
-def rights(millstream: Namespace) -> Iterator[None]:
-    """The operator may read and write Secrets."""
-    settings = "cluster.enabled=false,operator.users=true"
-    release = ["millstream", str(CHART), "--namespace", SYSTEM.name]
-    run("helm", "upgrade", *release, "--set", settings, "--wait", "--timeout", "3m", timeout=240)
-    yield
-    install(default_cluster=False)
 
 
 def start_client(namespace: Namespace) -> None:

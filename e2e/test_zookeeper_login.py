@@ -1,6 +1,6 @@
 """The ZooKeeper servers that the operator runs: an open ensemble is secured under load, step by step.
 
-The operator has no right to Secrets at first, as with the chart's defaults, so the ensemble starts without a login.
+The operator has no right to Secrets at first (`operator.users: false`), so the ensemble starts without a login.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ CHANGES = (
 
 @pytest.fixture(scope="module", autouse=True)
 def rights(namespace: Namespace) -> Iterator[None]:
+    install(default_cluster=False, settings="operator.users=false")
     yield
     install(default_cluster=False)
 
@@ -80,7 +81,7 @@ def test_an_open_ensemble_is_secured_under_load(namespace: Namespace) -> None:
     assert warning["reason"] == "SecretNotReadable"
     assert as_a_stranger(namespace)["read /cluster/secret"] == "allowed"
     before, since = ids(pods(namespace, ALL)), time.time()
-    install(default_cluster=False, settings="operator.users=true")
+    install(default_cluster=False)
 
     def secured() -> bool:
         brokers = pods(namespace, BROKERS).values()

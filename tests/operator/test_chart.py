@@ -121,9 +121,8 @@ def test_rights_are_least(settings: tuple[str, ...], kind: str) -> None:
     role = of_kind(documents, kind, "ms:millstream-operator")
     verbs = granted(role)
     assert not any("*" in (*key, *some) for key, some in verbs.items())
-    assert ("", "secrets") not in verbs
-    of_users = granted(of_kind(render(*settings, "operator.users=true"), kind, "ms:millstream-operator"))
-    assert {key: more for key, more in of_users.items() if more != verbs.get(key)} == {
+    without = granted(of_kind(render(*settings, "operator.users=false"), kind, "ms:millstream-operator"))
+    assert {key: more for key, more in verbs.items() if more != without.get(key)} == {
         ("", "secrets"): {"get", "create", "patch"}
     }
     assert "delete" not in verbs["", "persistentvolumeclaims"] | verbs["apps", "statefulsets"]
@@ -223,7 +222,7 @@ def test_releases_share_no_object(first: tuple[str, str], second: tuple[str, str
 
 
 def test_admission_policies_bind_the_accounts_that_the_chart_makes() -> None:
-    documents = render("operator.watchNamespaces={ms,flights}", "operator.users=true")
+    documents = render("operator.watchNamespaces={ms,flights}")
     policies = {
         d["metadata"]["name"]: d["spec"] for d in documents if d["kind"] == "ValidatingAdmissionPolicy"
     }

@@ -54,7 +54,7 @@ POLICIES = "admissionregistration.k8s.io/v1"
 
 def rendered(namespace: Namespace) -> list[dict[str, Any]]:
     """The chart for a separate operator that watches this namespace."""
-    settings = f"cluster.enabled=false,operator.users=true,operator.watchNamespaces={{{namespace.name}}}"
+    settings = f"cluster.enabled=false,operator.watchNamespaces={{{namespace.name}}}"
     arguments = ["-n", namespace.name, "--kube-version", "1.34", "--set", settings, "--no-hooks"]
     arguments += ["--api-versions", f"{POLICIES}/ValidatingAdmissionPolicy"]
     text = run(require("helm"), "template", RELEASE, str(ROOT / "charts/millstream"), *arguments)
