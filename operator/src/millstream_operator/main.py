@@ -28,6 +28,7 @@ from .manager.claims import Claims
 from .manager.controller import Manager
 from .manager.leadership import Leadership, LeaseName, own_identity
 from .models import API_VERSION, KINDS
+from .models.cluster import Unstated
 from .resources.images import Images, SparkRole
 from .resources.volumes import UserIds, VolumeOwnership
 from .serving import logs, scrape
@@ -113,6 +114,12 @@ def metrics_address(text: str) -> tuple[str, int] | None:
     type=click.Choice([ids.value for ids in UserIds]),
     help="User of the pods: that of the images, or the one that the platform assigns (OpenShift).",
 )
+@click.option(
+    "--new-clusters",
+    default=Unstated.OPEN.value,
+    type=click.Choice([how.value for how in Unstated]),
+    help="What listeners of new Clusters are that do not state it: Secure for TLS and passwords, or Open.",
+)
 @click.option("--liveness", default="http://:8080/healthz", help="URL of the liveness probe.")
 @click.option(
     "--metrics",
@@ -147,6 +154,7 @@ def main(
     volume_ownership: str,
     spark_role: SparkRole,
     user_ids: str,
+    new_clusters: str,
     liveness: str,
     metrics: tuple[str, int] | None,
     log_format: str,
@@ -179,6 +187,7 @@ def main(
         images=images,
         spark_role=spark_role,
         volume_ownership=VolumeOwnership(volume_ownership),
+        new_clusters=Unstated(new_clusters),
         operator_namespace=OWN_NAMESPACE.read_text().strip() if OWN_NAMESPACE.exists() else None,
     )
     leadership = Leadership(kube, lease, own_identity())

@@ -104,7 +104,11 @@ class MemoryKube(Kube):
     def merge(self, live: Mapping[str, Any], change: Mapping[str, Any]) -> Manifest:
         self._refuse(live["kind"])
         before = self.objects[live["kind"], live["metadata"]["name"]]
-        self.put({**before, "metadata": {**before["metadata"], **change["metadata"]}})
+        metadata = {**before["metadata"], **change["metadata"]}
+        if "annotations" in change["metadata"]:
+            old = before["metadata"].get("annotations") or {}
+            metadata["annotations"] = {**old, **change["metadata"]["annotations"]}
+        self.put({**before, "metadata": metadata})
         return self.objects[live["kind"], live["metadata"]["name"]]
 
     def delete(self, api_version: str, kind: str, namespace: str, name: str, *, uid: str) -> bool:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from .base import DeletionPolicy, Quantity, Resource, Rotate, Spec, Status
 from .conditions import Condition
-from .listeners import Listener, ListenerDefaults, NetworkPolicy
+from .listeners import SECURE, Listener, ListenerDefaults, NetworkPolicy
 from .maintenance import Maintenance
 from .pods import PodTemplate, Resources
 
@@ -108,6 +108,17 @@ class CertificateAuthority(Spec, frozen=True):
     overlap_days: int = 7
     secret_name: str | None = None
     rotate: RotateAuthority | None = None
+
+
+UNSTATED = "millstream.dev/unstated-listeners"
+"""Annotation of a Cluster, written once when it is new: what listeners are that do not state it."""
+
+
+class Unstated(StrEnum):
+    SECURE = "Secure"
+    """TLS and passwords."""
+    OPEN = "Open"
+    """As in Clusters from before `SECURE` was there."""
 
 
 class PlatformTls(StrEnum):
@@ -240,3 +251,17 @@ class Cluster(Resource, frozen=True):
     KIND, PLURAL = "Cluster", "clusters"
     spec: ClusterSpec = field(default_factory=ClusterSpec)
     status: ClusterStatus = field(default_factory=ClusterStatus)
+
+    @property
+    def listener_defaults(self) -> ListenerDefaults:
+        """Those of the spec, and in a Cluster that began with them the secure ones."""
+        given = self.spec.listener_defaults
+        return (
+            given.completed(SECURE) if self.metadata.annotations.get(UNSTATED) == Unstated.SECURE else given
+        )
+
+    @property
+    def completed(self) -> Cluster:
+        """The Cluster with its defaults in each listener."""
+        spec = replace(self.spec, listener_defaults=self.listener_defaults)
+        return replace(self, spec=spec.completed)

@@ -49,6 +49,15 @@ class ListenerDefaults(Spec, frozen=True):
     tls: Literal["Enabled", "Disabled"] | None = None
     authentication: DefaultAuthentication | None = None
 
+    def completed(self, others: ListenerDefaults) -> ListenerDefaults:
+        return ListenerDefaults(
+            tls=self.tls or others.tls, authentication=self.authentication or others.authentication
+        )
+
+
+SECURE = ListenerDefaults(tls="Enabled", authentication=DefaultAuthentication(type="ScramSha512"))
+"""Those of a new Cluster that states none."""
+
 
 class Listener(Spec, frozen=True):
     """``allow_plaintext``: the API server requires it of external listeners that are new or change. A stored listener

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ..models import Cluster, Quantity
-from ..models.cluster import PlatformTls
+from ..models.cluster import UNSTATED, PlatformTls, Unstated
 from . import platform, zookeeper_login
 from .broker_config import (
     CONFIG_FOLDER,
@@ -167,7 +167,7 @@ def stateful_set(
     return {
         "apiVersion": "apps/v1",
         "kind": "StatefulSet",
-        "metadata": metadata(cluster, broker_set_name(cluster)),
+        "metadata": {**metadata(cluster, broker_set_name(cluster)), **_copied(cluster)},
         "spec": {
             "serviceName": broker_set_name(cluster),
             "replicas": count,
@@ -184,6 +184,12 @@ def stateful_set(
             ],
         },
     }
+
+
+def _copied(cluster: Cluster) -> Manifest:
+    """What stands in the Cluster's own annotation, if it began with secure listeners."""
+    is_secure = cluster.metadata.annotations.get(UNSTATED) == Unstated.SECURE
+    return {"annotations": {UNSTATED: Unstated.SECURE.value}} if is_secure else {}
 
 
 def _credentials_volume(cluster: Cluster) -> Manifest:

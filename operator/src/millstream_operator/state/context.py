@@ -18,6 +18,7 @@ from ..kafka.lag_age import OffsetTimes
 from ..kafka.pools import AdminPool, OwnAdmins
 from ..kubernetes.client import Kube
 from ..models import BatchLoad, BatchLoadStatus, Cluster, ConsumerGroup, MirrorMaker
+from ..models.cluster import Unstated
 from ..models.consumers import Consumers, Decide
 from ..models.keys import Key
 from ..models.load_run import ObservedRun
@@ -180,6 +181,8 @@ class Installation(Kubernetes):
 
     images: Images = field(default_factory=Images)
     volume_ownership: VolumeOwnership = VolumeOwnership.AUTO
+    new_clusters: Unstated = Unstated.OPEN
+    """What listeners of new Clusters are that do not state it."""
 
     @property
     def release(self) -> str:

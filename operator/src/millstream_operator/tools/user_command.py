@@ -172,7 +172,7 @@ def _listener(cluster: Cluster, user: User, name: str | None) -> ListenerStatus:
         return found[name]
     takes = {
         one.name
-        for one in cluster.spec.completed.listeners
+        for one in cluster.completed.spec.listeners
         if (one.needs_certificate if user.has_certificate else one.has_sasl)
     }
     suitable = [each for name, each in found.items() if name in takes]

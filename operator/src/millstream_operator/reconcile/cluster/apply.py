@@ -79,15 +79,18 @@ def reconcile_cluster(services: ClusterParts, cluster: Cluster) -> float:
     live = live_brokers(services, cluster)
     look = Look(ready=ready_replicas(live), config_keys=cluster.status.config_keys)
     look.conditions += kept_roll(cluster)  # until a look gets as far as the pods
+    given, cluster = cluster, unstated.known(cluster, live, services.new_clusters).completed
     look.conditions += unstated.open_listeners(cluster)
-    cluster = unstated.completed(cluster)
     if is_paused(cluster):
         return _report(services, cluster, look, _pods(services, cluster), NOWHERE)
     if (problem := refusal(cluster)) is not None:
         services.upgrade_queue.leave(services.store, key_for(cluster))
         look.problem = problem
         return _report(services, cluster, look, (), NOWHERE)
-    staged = platform.stage(services, cluster, live, lambda: _pods(services, cluster), look.warn)
+    staged = unstated.record(services, given, live)
+    if not isinstance(staged, Problem):
+        cluster = staged.completed
+        staged = platform.stage(services, cluster, live, lambda: _pods(services, cluster), look.warn)
     if not isinstance(staged, Problem):
         cluster = staged
         staged = zookeeper_login.stage(services, cluster, live, look.warn)

@@ -1,24 +1,71 @@
-"""Cluster: what its spec states of the security of listeners, and the condition that names what it does not state."""
+"""Cluster: what its spec does not state of the security of listeners, and what they are then.
+
+A new Cluster has TLS and passwords where its spec states nothing, if the operator is set up so (`--new-clusters`). One
+that exists stays as it is. Which of both a Cluster is stands in its annotation `UNSTATED`. Invariants:
+
+- It is written once, before anything of the Cluster is created, and to the resource as it is then: an old copy in the
+  cache decides nothing.
+- It belongs to the resource. A restore brings it back, with or without the status. A Cluster that is deleted and
+  applied again is a new one.
+- The brokers' StatefulSet has a copy of `Secure`, which counts where the annotation is lost, as by `kubectl replace`. A
+  StatefulSet without it is of a Cluster from before.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from msgspec.structs import replace
 
-from ...models import Cluster
+from ...kubernetes.client import KubeError
+from ...models import API_VERSION, Cluster
+from ...models.cluster import UNSTATED, Unstated
 from ...models.conditions import ConditionType, Reason
+from ...models.problem import Problem
 from ...resources.listeners import all_listeners
-from .plan import Said
+from ...state.context import ClusterParts
+from .plan import Said, StatefulSet
 
 
-def completed(cluster: Cluster) -> Cluster:
-    """The Cluster with its defaults in each listener."""
-    return replace(cluster, spec=cluster.spec.completed)
+def known(cluster: Cluster, live: StatefulSet | None, new: Unstated) -> Cluster:
+    """The Cluster with its annotation, which may not be written yet. ``live``: its brokers; ``new``: what new Clusters
+    are."""
+    is_new = live is None and cluster.status.cluster_id is None
+    return _with(cluster, _decided(cluster.metadata.annotations, live, new if is_new else Unstated.OPEN))
+
+
+def record(services: ClusterParts, cluster: Cluster, live: StatefulSet | None) -> Cluster | Problem:
+    """The same, once it is written. Raises KubeError, before anything else has changed.
+
+    Nothing is written where new Clusters are open, unless the annotation was lost.
+    """
+    found = cluster.metadata.annotations.get(UNSTATED)
+    if found in set(Unstated):
+        return cluster
+    if found is not None:
+        return Problem(
+            Reason.INVALID_SPEC,
+            f"metadata.annotations[{UNSTATED}]: {found!r} is not allowed: expected {' or '.join(Unstated)};"
+            " nothing was changed",
+        )
+    new = services.new_clusters
+    if new is Unstated.OPEN and _copied(live) != Unstated.SECURE:
+        return cluster
+    now = services.kube.get(API_VERSION, Cluster.KIND, cluster.namespace, cluster.name)
+    if now is None or now["metadata"]["uid"] != cluster.metadata.uid:
+        raise KubeError(409, "Conflict", f"Cluster {cluster.name} was deleted meanwhile")
+    is_new = live is None and not (now.get("status") or {}).get("clusterId")
+    annotations = now["metadata"].get("annotations") or {}
+    decided = _decided(annotations, live, new if is_new else Unstated.OPEN)
+    if annotations.get(UNSTATED) != decided:
+        now = services.kube.merge(now, {"metadata": {"annotations": {UNSTATED: decided.value}}})
+        services.store.put_written(now)
+    return _with(cluster, decided)
 
 
 def open_listeners(cluster: Cluster) -> list[Said]:
-    """The condition ``OpenListeners``; none if every listener states what it has."""
+    """The condition ``OpenListeners``; none if every listener has what is stated or recorded."""
     if not (names := list(_unstated(cluster))):
         return []
     words = (
@@ -32,5 +79,23 @@ def open_listeners(cluster: Cluster) -> list[Said]:
 
 def _unstated(cluster: Cluster) -> Iterator[str]:
     for each in all_listeners(cluster):
-        if missing := each.completed(cluster.spec.listener_defaults).unstated:
+        if missing := each.completed(cluster.listener_defaults).unstated:
             yield f"{' and '.join(missing)} of {each.name}"
+
+
+def _copied(live: StatefulSet | None) -> str | None:
+    """The copy in the brokers' StatefulSet."""
+    metadata: Mapping[str, Any] = {} if live is None else live["metadata"]
+    return (metadata.get("annotations") or {}).get(UNSTATED)
+
+
+def _decided(annotations: Mapping[str, str], live: StatefulSet | None, otherwise: Unstated) -> Unstated:
+    for found in (annotations.get(UNSTATED), _copied(live)):
+        if found in set(Unstated):
+            return Unstated(found)
+    return otherwise
+
+
+def _with(cluster: Cluster, unstated: Unstated) -> Cluster:
+    annotations = {**cluster.metadata.annotations, UNSTATED: unstated.value}
+    return replace(cluster, metadata=replace(cluster.metadata, annotations=annotations))
