@@ -50,6 +50,8 @@ _BACKUP, _ONE_PART = "docs/how-to/backup-kubernetes.md", "One part alone"
 _TREE, _DISKS = "ZooKeeper", "All brokers' disks"
 _TABLES, _STATUSES = "The tables of loads", "Statuses"
 
+_SECURE = "docs/how-to/secure.md"
+
 TUTORIAL = part("docs/tutorials/kubernetes.md", leave_out={"build", "kind", "registry"})
 BACKUP = part(_BACKUP, leave_out={_ONE_PART})
 DISK_RESTORED = part(_BACKUP, sections={_ONE_PART}, leave_out={_TREE, _DISKS, _TABLES, _STATUSES})
@@ -70,6 +72,11 @@ THREE_BROKERS = part(_CLUSTER, leave_out={"Clean up"})
 CLEAN_UP = part(_CLUSTER, sections={"Clean up"}, leave_out={"Volumes"})
 VOLUMES = part(_CLUSTER, sections={"Volumes"})
 WORKLOAD = part("examples/workload/README.md", sections={"On Kubernetes"})
+OPEN_CLUSTER = part(_SECURE, sections={"The open Cluster"})
+USERS = part(_SECURE, sections={"A User for each application"})
+SECOND_LISTENER = part(_SECURE, sections={"A second listener"})
+CLOSED = part(_SECURE, sections={"Close the Internal listener"})
+RETURNED = part(_SECURE, sections={"Return to the Internal listener"})
 SECRET = part("docs/loads.md", sections={"Tables"})
 
 PARTS = {name: value for name, value in globals().items() if isinstance(value, Part)}

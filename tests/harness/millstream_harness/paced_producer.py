@@ -1,6 +1,8 @@
 """A producer in a pod, as users run one: librdkafka's defaults, a steady rate, and a line for each delivery report.
 
-    python3 -c "$(cat paced_producer.py)" BOOTSTRAP TOPIC PARTITIONS RATE
+    python3 -c "$(cat paced_producer.py)" BOOTSTRAP TOPIC PARTITIONS RATE [CONFIG]
+
+CONFIG: more of librdkafka's configuration, as JSON.
 
 Idempotent, acks=all; RATE records a second, in turn to each partition. Each record's value is ``paced:NUMBER:``, its
 numbers ascend in each partition. Standard output has the reports:
@@ -15,6 +17,7 @@ It runs where our packages are not installed, so it imports only confluent_kafka
 from __future__ import annotations
 
 import itertools
+import json
 import signal
 import sys
 import time
@@ -25,7 +28,7 @@ from confluent_kafka import KafkaError, Message, Producer
 NAME = "paced"
 
 
-def main(bootstrap: str, topic: str, partitions: int, rate: float) -> None:
+def main(bootstrap: str, topic: str, partitions: int, rate: float, more: dict[str, str]) -> None:
     stopped = False
 
     def stop(*_: object) -> None:
@@ -43,7 +46,7 @@ def main(bootstrap: str, topic: str, partitions: int, rate: float) -> None:
 
         return told
 
-    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "acks": "all"})
+    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "acks": "all", **more})
     begun = time.monotonic()
     for count in itertools.count():
         while not stopped and (early := begun + count / rate - time.monotonic()) > 0:
@@ -62,4 +65,5 @@ def say(line: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4]))
+    given = json.loads(sys.argv[5]) if len(sys.argv) > 5 else {}
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4]), given)

@@ -7,6 +7,7 @@ Kubernetes. Each step measures the longest time between two acknowledgements of 
 from __future__ import annotations
 
 import contextlib
+import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -47,6 +48,9 @@ class Paced:
     ledger: Ledger = field(default_factory=Ledger)
     times: dict[int, list[float]] = field(default_factory=lambda: {one: [] for one in range(PARTITIONS)})
     """When each partition acknowledged records, in Unix time."""
+    pod: str = PRODUCER
+    config: dict[str, str] = field(default_factory=dict)
+    """More of librdkafka's configuration."""
     left: int | None = None
     _lines: int = 0
 
@@ -54,13 +58,13 @@ class Paced:
         code = Path(paced_producer.__file__).read_text()
         bootstrap = f"{self.service}.{self.namespace.name}.svc:{self.port}"
         self.namespace.kubectl(
-            "run", PRODUCER, f"--image={CLIENT}", "--image-pull-policy=IfNotPresent", "--restart=Never", "--command",
-            "--", "python3", "-c", code, bootstrap, TOPIC, str(PARTITIONS), str(RATE),
+            "run", self.pod, f"--image={CLIENT}", "--image-pull-policy=IfNotPresent", "--restart=Never", "--command",
+            "--", "python3", "-c", code, bootstrap, TOPIC, str(PARTITIONS), str(RATE), json.dumps(self.config),
         )  # fmt: skip
 
     def read(self) -> None:
         """Read its new output."""
-        lines = self.namespace.kubectl("logs", PRODUCER).splitlines()
+        lines = self.namespace.kubectl("logs", self.pod).splitlines()
         for line in lines[self._lines :]:
             if line.startswith("%"):  # librdkafka's own, on standard error
                 continue
@@ -96,7 +100,7 @@ class Paced:
         return found
 
     def stop(self) -> None:
-        self.namespace.kubectl("exec", PRODUCER, "--", "python3", "-c", "import os; os.kill(1, 15)")
+        self.namespace.kubectl("exec", self.pod, "--", "python3", "-c", "import os; os.kill(1, 15)")
 
         def ended() -> bool:
             self.read()
@@ -131,8 +135,13 @@ def under_load(namespace: Namespace, *, outside: bool = False) -> Paced:
     namespace.apply(resource("Topic", TOPIC, wanted))
     namespace.wait_condition(TOPIC_KIND, TOPIC)
     paced = Paced(namespace, f"{CLUSTER}-external-all", 9094) if outside else Paced(namespace)
+    return started(paced)
+
+
+def started(paced: Paced) -> Paced:
+    """The producer, once every partition acknowledges its records."""
     paced.start()
-    namespace.kubectl("wait", "--for=condition=Ready", f"pod/{PRODUCER}", "--timeout=60s")
+    paced.namespace.kubectl("wait", "--for=condition=Ready", f"pod/{paced.pod}", "--timeout=60s")
     paced.goes_on()
     return paced
 
