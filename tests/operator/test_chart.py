@@ -139,6 +139,33 @@ def test_rights_are_least(settings: tuple[str, ...], kind: str) -> None:
     assert granted(spark).keys() == {("", "pods")}, "no volumes, no configuration, no Services"
 
 
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        (("operator.newClusters=Secure",), "Secure"),
+        (("operator.newClusters=Open",), "Open"),
+        (("operator.newClusters=Secure", "operator.users=false"), "Open"),
+    ],
+)
+def test_new_clusters_are_secure_with_the_right_to_secrets_only(
+    settings: tuple[str, ...], expected: str
+) -> None:
+    documents = render(*settings)
+    args = of_kind(documents, "Deployment")["spec"]["template"]["spec"]["containers"][0]["args"]
+    assert f"--new-clusters={expected}" in args
+    users = [one for one in documents if one["kind"] == "User"]
+    pod = of_kind(documents, "Pod")["spec"]
+    assert [decode(one).name for one in users] == (["millstream-roundtrip"] if expected == "Secure" else [])
+    mounted = {one["secret"]["secretName"] for one in pod.get("volumes", ())}
+    assert mounted == ({"millstream-roundtrip", "default-cluster-ca-cert"} if expected == "Secure" else set())
+
+
+def test_defaults_of_the_listeners_of_the_first_cluster() -> None:
+    cluster = decode(of_kind(render("cluster.listenerDefaults.tls=Disabled"), "Cluster"))
+    assert isinstance(cluster, Cluster)
+    assert cluster.spec.listener_defaults.tls == "Disabled"
+
+
 def test_the_lease_of_a_release_is_its_own() -> None:
     for release, operator in (("millstream", "millstream-operator"), ("east", "east-millstream-operator")):
         documents = render(

@@ -89,3 +89,8 @@ annotations: {{- toYaml . | nindent 2 }}
 true
 {{- end -}}
 {{- end }}
+
+{{/* What listeners of new Clusters are that state nothing. Without the right to Secrets they cannot be secure. */}}
+{{- define "millstream.newClusters" -}}
+{{ ternary .Values.operator.newClusters "Open" .Values.operator.users }}
+{{- end }}

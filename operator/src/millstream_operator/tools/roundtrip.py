@@ -1,6 +1,9 @@
 """`helm test`: produces one record and consumes it, in its own topic, which it deletes afterwards.
 
-python -m millstream_operator.tools.roundtrip HOST:PORT
+python -m millstream_operator.tools.roundtrip HOST:PORT [USER AUTHORITIES]
+
+USER: the folder with a User's Secret. AUTHORITIES: the file with those to trust, which exists if the Cluster has TLS; it
+may come late. Without the file, the connection has no TLS and no login.
 """
 
 from __future__ import annotations
@@ -10,16 +13,20 @@ import sys
 import time
 import uuid
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import TypeVar
 
 from millstream_kafka.admin.client import AdminClient
 from millstream_kafka.admin.records import NewTopic
 from millstream_kafka.batch import Record, build_batch, iter_batches, read_records
 from millstream_kafka.client import BrokerError, ClusterClient
+from millstream_kafka.client.security import Credential, Sasl, Security, Tls
 from millstream_kafka.protocol import fetch, produce
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 
 START_TIMEOUT_S = 90.0
+CONNECT_TIMEOUT_S = 10.0
+MECHANISM = "SCRAM-SHA-512"
 RECORD_TIMEOUT_S = 30.0
 PAUSE_S = 0.1
 KEY, VALUE = b"key", b"there and back"
@@ -30,10 +37,34 @@ class RoundtripFailed(Exception):
     pass
 
 
-async def roundtrip(bootstrap: str) -> float:
+def login(user: Path, authorities: Path) -> Security:
+    def value(file: Path) -> Credential:
+        return Credential("roundtrip", str(file), file)
+
+    return Security(
+        Tls([value(authorities)]), Sasl(MECHANISM, value(user / "username"), value(user / "password"))
+    )
+
+
+async def roundtrip(bootstrap: str, user: Path | None = None, authorities: Path | None = None) -> float:
     """The seconds that the record took. Raises RoundtripFailed, BrokerError, ApiError or ValueError."""
+    if user is None or authorities is None:
+        return await _roundtrip(bootstrap, None, START_TIMEOUT_S)
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while True:
+        security = login(user, authorities) if authorities.exists() else None
+        try:
+            return await _roundtrip(bootstrap, security, CONNECT_TIMEOUT_S)
+        except BrokerError:
+            if time.monotonic() > deadline:
+                raise
+        await asyncio.sleep(PAUSE_S)
+
+
+async def _roundtrip(bootstrap: str, security: Security | None, retry_timeout: float) -> float:
     topic = f"millstream-roundtrip-{uuid.uuid4().hex[:12]}"
-    async with ClusterClient(bootstrap, "millstream-roundtrip", retry_timeout=START_TIMEOUT_S) as cluster:
+    client = ClusterClient(bootstrap, "millstream-roundtrip", retry_timeout=retry_timeout, security=security)
+    async with client as cluster:
         admin = AdminClient(cluster)
         created = await _retried(lambda: admin.create_topics([NewTopic(topic, 1, 1, {})]))
         if refusal := created[topic]:
@@ -95,13 +126,14 @@ def _check(cluster: ClusterClient, topic: str, code: int) -> None:
 
 
 def main() -> None:
-    if len(sys.argv) != 2:
-        sys.exit("usage: python -m millstream_operator.tools.roundtrip HOST:PORT")
+    if len(sys.argv) not in (2, 4):
+        sys.exit("usage: python -m millstream_operator.tools.roundtrip HOST:PORT [USER AUTHORITIES]")
+    bootstrap, *files = sys.argv[1:]
     try:
-        seconds = asyncio.run(roundtrip(sys.argv[1]))
+        seconds = asyncio.run(roundtrip(bootstrap, *map(Path, files)))
     except (RoundtripFailed, BrokerError, ApiError, ValueError) as error:
         sys.exit(f"roundtrip: {error}")
-    print(f"roundtrip: a record went through {sys.argv[1]} in {seconds * 1000:.0f} ms")
+    print(f"roundtrip: a record went through {bootstrap} in {seconds * 1000:.0f} ms")
 
 
 if __name__ == "__main__":
