@@ -21,6 +21,7 @@ from flights import ROWS, events
 from millstream_harness.chart import CLIENT, ROOT, SYSTEM, reconciles
 from millstream_harness.kube import Namespace, kubeconfig, run, until
 from millstream_harness.pages import shown
+from millstream_harness.rolls import OPEN
 
 pytestmark = pytest.mark.core
 
@@ -314,7 +315,7 @@ def test_a_dangling_cluster_reference_says_so_and_heals(namespace: Namespace) ->
     namespace.apply(manifest)
     namespace.wait_condition("topic.millstream.dev", "early", status="False", reason="ClusterNotFound")
     cluster = namespace.get("cluster.millstream.dev", "default")
-    spec = {"brokers": {"replicas": 1, "storage": {"size": "1Gi"}}}
+    spec = {"brokers": {"replicas": 1, "storage": {"size": "1Gi"}}, "listenerDefaults": OPEN}
     namespace.apply(
         {"apiVersion": cluster["apiVersion"], "kind": "Cluster", "metadata": {"name": "later"}, "spec": spec}
     )

@@ -144,10 +144,11 @@ def annotation(namespace: Namespace, name: str) -> str | None:
 
 def test_clusters_that_state_nothing(namespace: Namespace) -> None:
     """The operator restarts with the other setting in between."""
+    install(default_cluster=False, settings="operator.newClusters=Open")
     namespace.apply(resource("Cluster", "before", {"brokers": {"storage": {"size": "1Gi"}}}))
     ready(namespace, "before")
     assert namespace.condition(KIND, "before", "OpenListeners")["reason"] == "NotStated"
-    install(default_cluster=False, settings="operator.newClusters=Secure")
+    install(default_cluster=False)
     try:
         namespace.apply(resource("Cluster", "after", {"brokers": {"storage": {"size": "1Gi"}}}))
         (listener,) = ready(namespace, "after")["status"]["listeners"]
@@ -163,11 +164,12 @@ def test_clusters_that_state_nothing(namespace: Namespace) -> None:
         lists("after", namespace, login(namespace, "after", "late"))
         with pytest.raises(CommandFailed):
             lists("after", namespace, {})
+        install(default_cluster=False, settings="operator.newClusters=Open")
+        namespace.kubectl("annotate", KIND, "after", "millstream.dev/unstated-listeners-")
+        until("the lost annotation", lambda: annotation(namespace, "after") == "Secure")
+        lists("after", namespace, login(namespace, "after", "late"))
     finally:
         install(default_cluster=False)
-    namespace.kubectl("annotate", KIND, "after", "millstream.dev/unstated-listeners-")
-    until("the lost annotation", lambda: annotation(namespace, "after") == "Secure")
-    lists("after", namespace, login(namespace, "after", "late"))
     assert namespace.condition(KIND, "before", "OpenListeners")["reason"] == "NotStated"
 
 

@@ -15,7 +15,7 @@ from millstream_harness.chart import CLIENT, SYSTEM, gone, install
 from millstream_harness.kube import Json, Namespace, run, until
 from millstream_harness.kubernetes_pages import UNINSTALLED
 from millstream_harness.pages import run_command
-from millstream_harness.rolls import resource
+from millstream_harness.rolls import OPEN, resource
 
 FINALIZER = "millstream.dev/delete"
 CLUSTER_KIND, TOPIC_KIND = "cluster.millstream.dev", "topic.millstream.dev"
@@ -30,7 +30,8 @@ def topic(name: str, cluster: str) -> Json:
 @pytest.fixture(scope="module")
 def others(namespace: Namespace) -> Namespace:
     """A namespace with a Cluster, beside the operator's own."""
-    namespace.apply(resource("Cluster", "others", {"brokers": {"replicas": 1, "storage": {"size": "1Gi"}}}))
+    spec = {"brokers": {"replicas": 1, "storage": {"size": "1Gi"}}, "listenerDefaults": OPEN}
+    namespace.apply(resource("Cluster", "others", spec))
     for name in ("first", "second"):
         namespace.apply(topic(name, "others"))
     return namespace

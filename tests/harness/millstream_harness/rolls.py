@@ -28,6 +28,8 @@ PARTITIONS, RATE = 6, 100
 BROKERS = f"millstream.dev/cluster={CLUSTER},app.kubernetes.io/component=broker"
 ZOOKEEPER = f"millstream.dev/cluster={CLUSTER},app.kubernetes.io/component=zookeeper"
 ALL = f"millstream.dev/cluster={CLUSTER}"
+OPEN: Json = {"tls": "Disabled", "authentication": {"type": "None"}}
+"""For clients without a login."""
 BOUND_S = 2.0
 """The longest gap of any planned step. The goal is 1 s; on a machine with a load average of 37 one had 1.08 s."""
 KILLED_BOUND_S = 4.0
@@ -119,6 +121,7 @@ def under_load(namespace: Namespace, *, outside: bool = False) -> Paced:
         },
         "zookeeper": {"replicas": 3},
         "rebalance": "Automatic",
+        "listenerDefaults": OPEN,
         "listeners": [
             {"name": "internal", "type": "Internal", "port": 9092},
             {"name": "external", "type": "NodePort", "port": 9094, "allowPlaintext": True},

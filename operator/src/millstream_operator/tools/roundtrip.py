@@ -2,8 +2,8 @@
 
 python -m millstream_operator.tools.roundtrip HOST:PORT [USER AUTHORITIES]
 
-USER: the folder with a User's Secret. AUTHORITIES: the file with those to trust, which exists if the Cluster has TLS; it
-may come late. Without the file, the connection has no TLS and no login.
+USER: the folder with a User's Secret. AUTHORITIES: the file with those to trust, which exists if the Cluster has TLS.
+Either may come late. Without the file, the connection has no TLS and no login.
 """
 
 from __future__ import annotations
