@@ -35,6 +35,7 @@ IN_MANY_PLANS = {
     *(
         "minRecords",
         "partitionBy",
+        "previousValidSeconds",
         "secretKeyRef",
         "secretName",
         "startingDeadlineSeconds",
