@@ -40,8 +40,10 @@ async def test_one_address_has_a_quarter_of_the_lines(caplog: pytest.LogCaptureF
     lines.write(LOGIN, "10.0.0.8", logging.WARNING, "closed another")
     lines.write(LineKind("CLIENTS", LineCause.TLS), "10.0.0.7", logging.WARNING, "its handshake failed")
     lines.write(LineKind("INSIDE", LineCause.LOGIN), "10.0.0.7", logging.WARNING, "closed inside")
+    lines.write(LOGIN._replace(detail="SCRAM-SHA-256"), "10.0.0.7", logging.WARNING, "another mechanism")
     first = [f"closed {number}" for number in range(OF_ADDRESS)]
-    assert caplog.messages == [*first, "closed another", "its handshake failed", "closed inside"]
+    others = ["closed another", "its handshake failed", "closed inside", "another mechanism"]
+    assert caplog.messages == [*first, *others]
     assert stats.lines_suppressed == {"login": 1000 - OF_ADDRESS}
     caplog.clear()
     await asyncio.sleep(SUMMARY_S + 1)
@@ -159,6 +161,35 @@ async def test_a_hostile_client_hides_no_other_in_a_brokers_log(
             assert "127.0.0.2" in of_listener[-1]
     summaries = [each for each in caplog.messages if "were left out" in each]
     assert sorted(each.split(":")[0] for each in summaries) == sorted(f"listener {name}" for name in names)
+
+
+async def test_a_wrong_password_in_a_loop_hides_no_other_mechanism(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Behind one address, such as that of a load balancer."""
+    plain = "org.apache.kafka.common.security.plain.PlainLoginModule"
+    config = {
+        "listeners": "LOGIN://127.0.0.1:0,OPEN://127.0.0.1:0",
+        "listener.security.protocol.map": "LOGIN:SASL_PLAINTEXT,OPEN:PLAINTEXT",
+        "inter.broker.listener.name": "OPEN",
+        "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256",
+        "listener.name.login.plain.sasl.jaas.config": f'{plain} required user_alice="a";',
+        "connection.failed.authentication.delay.ms": "0",
+        "audit.log": "off",
+    }
+    caplog.set_level(logging.INFO)
+
+    def login(mechanism: bytes, token: bytes) -> bytes:
+        chosen = bytes.fromhex("0011000100000001ffff") + len(mechanism).to_bytes(2, "big") + mechanism
+        sent = bytes.fromhex("0024000000000002ffff") + len(token).to_bytes(4, "big") + token
+        return b"".join(len(each).to_bytes(4, "big") + each for each in (chosen, sent))
+
+    async with running(tmp_path, config) as broker:
+        for number in range(ATTEMPTS):  # of many users, as the same one would be slowed
+            await attempt(broker, "LOGIN", login(b"PLAIN", b"\0%d\0b" % number))
+        assert broker.stats.lines_suppressed["login"] > 0
+        await attempt(broker, "LOGIN", login(b"SCRAM-SHA-256", b"rubbish"))
+    assert "invalid credentials with SASL mechanism SCRAM-SHA-256" in caplog.text
 
 
 async def test_stacks_of_failures_are_limited_by_api(

@@ -182,22 +182,27 @@ class Refusing(Token):
         return Step(b"refused", problem="its token is of yesterday")
 
 
+@pytest.mark.parametrize("acknowledges", [True, False])
 @pytest.mark.parametrize("version", [0, 1])
 async def test_the_log_has_the_reason_that_a_client_does_not_get(
-    secured: Broker, caplog: pytest.LogCaptureFixture, version: int
+    secured: Broker, caplog: pytest.LogCaptureFixture, version: int, acknowledges: bool
 ) -> None:
     caplog.set_level(logging.INFO)
     secured.server._mechanisms = {"PLAINTEXT": {"TOKEN": Refusing()}}
     (record,) = secured.replicas.metadata.state.brokers.values()
     reader, writer = await asyncio.open_connection("127.0.0.1", record.listeners[0].port)
     frames = [struct.pack(">hhihh", 17, version, 1, -1, 5) + b"TOKEN"]
-    for token in (b"token", b"acknowledged"):
+    for token in (b"token", b"acknowledged")[: 2 if acknowledges else 1]:
         request = struct.pack(">hhihi", 36, 0, 1, -1, len(token)) + token
         frames.append(request if version else token)
     writer.write(b"".join(struct.pack(">i", len(each)) + each for each in frames))
-    await reader.read()
+    if acknowledges:
+        await reader.read()
+    else:  # as aiokafka
+        await reader.readuntil(b"refused")
     writer.close()
-    assert "on listener PLAINTEXT: authentication failed: its token is of yesterday" in caplog.text
+    await until(lambda: not secured.server.connections)
+    assert caplog.text.count("on listener PLAINTEXT: authentication failed: its token is of yesterday") == 1
 
 
 async def test_a_failed_exchange_closes_the_connection(

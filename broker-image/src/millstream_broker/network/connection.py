@@ -281,10 +281,16 @@ class ClientConnection:
         server = self._server
         if self._channel.is_closed:
             return
+        if not reason and (
+            refusal := self.authentication.refusal
+        ):  # its client left without an acknowledgement
+            reason, level = f"authentication failed: {refusal}", logging.INFO
         if reason:
-            cause = LineCause.REQUEST if self.authentication.is_complete else LineCause.LOGIN
+            kind = LineKind(self.listener, LineCause.REQUEST)
+            if not self.authentication.is_complete:
+                kind = LineKind(self.listener, LineCause.LOGIN, self.authentication.mechanism)
             server.lines.write(
-                LineKind(self.listener, cause),
+                kind,
                 self.host,
                 level,
                 "closed the connection of %s on listener %s: %s",

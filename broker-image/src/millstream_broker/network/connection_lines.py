@@ -45,8 +45,9 @@ class LineCause(Enum):
 class LineKind(NamedTuple):
     listener: str
     cause: LineCause
-    api: str = ""
-    """Of a failure: one does not hide another."""
+    detail: str = ""
+    """The API of a failure, or the mechanism of a login: many clients may share an address, and one whose password is
+    wrong hides none that uses another mechanism."""
 
 
 class ConnectionLines:

@@ -62,7 +62,7 @@ class LoginFrames:
             return LoginReply(await self._answer(authentication, frame, context_of))
         except _Failed as failed:
             await asyncio.sleep(self._delay_s())
-            return LoginReply(failed.frame, str(failed))
+            return LoginReply(failed.frame, authentication.refusal or str(failed))
 
     async def _answer(self, authentication: Authentication, frame: bytes, context_of: ContextOf) -> bytes:
         if authentication.state is LoginState.WRONG:  # recorded when it was chosen
@@ -71,7 +71,7 @@ class LoginFrames:
             try:
                 token = (await authentication.step(frame)).auth_bytes
             except ApiError as error:
-                raise _Failed(authentication.refusal or str(error)) from None
+                raise _Failed(str(error)) from None
             return _SIZE.pack(len(token)) + token
         try:
             (key, version, correlation_id, client_id), offset = decode_request_header(frame)
@@ -161,7 +161,7 @@ async def _step(
         answer = await authentication.step(request.auth_bytes)
     except ApiError as error:
         refusal = framed(version, SaslAuthenticateResponse(error.code, error.message))
-        raise _Failed(authentication.refusal or error.message or error.code.name, refusal) from None
+        raise _Failed(error.message or error.code.name, refusal) from None
     return framed(version, SaslAuthenticateResponse(0, "", answer.auth_bytes, answer.lifetime_ms))
 
 

@@ -181,6 +181,11 @@ class Authentication:
         return self.state is LoginState.COMPLETE
 
     @property
+    def mechanism(self) -> str:
+        """That of the present exchange or session, one of the listener's; empty before any."""
+        return self._mechanism
+
+    @property
     def is_expired(self) -> bool:
         expires_at = self.session.expires_at
         return expires_at is not None and asyncio.get_running_loop().time() >= expires_at

@@ -32,7 +32,7 @@ from ..options import add_out, parsed
 from .authenticated import OF_CLERK, Authenticated
 from .lab import LISTENERS, REGULAR, STEADY, Lab, patiently
 from .samples import Phases, Stored, Usage, acknowledged, growth, lost, usage, waits
-from .unauthenticated import Outcome, Unauthenticated
+from .unauthenticated import MECHANISMS, Outcome, Unauthenticated
 
 BEFORE_S = 30.0
 WARM_UP_S = 10.0
@@ -193,7 +193,8 @@ class Run:
 
     def _check_logs(self, phases: Phases) -> None:
         minutes = (phases.end - phases.before + WARM_UP_S) / 60 + 1
-        most = len(LISTENERS) * len(LineCause) * (BURST + PER_MINUTE * minutes)
+        kinds = len(LineCause) + len(MECHANISMS)
+        most = len(LISTENERS) * kinds * (BURST + PER_MINUTE * minutes)
         for number, broker in self.lab.cluster.brokers.items():
             said = broker.said()
             if (lines := said.count("connection_lines: ")) > most:
