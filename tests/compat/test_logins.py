@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
+from millstream_broker.network import connection_lines
 from millstream_harness.go_programs import built
 from millstream_harness.java import ROOT, java_command
 from millstream_harness.logins import FORBIDDEN, LOGINS, VALUES, LoginBroker, login_broker
@@ -200,8 +201,11 @@ CLIENTS = [
 
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoginBroker]:
-    with login_broker(tmp_path_factory.mktemp("logins")) as broker:
-        yield broker
+    """All clients share it and an address, so its log is not limited: no client shall hide another's mistake."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(connection_lines, "BURST", 100_000)
+        with login_broker(tmp_path_factory.mktemp("logins")) as broker:
+            yield broker
 
 
 @dataclass(frozen=True)
