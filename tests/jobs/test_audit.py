@@ -334,9 +334,8 @@ def test_rows_of_an_earlier_topic_of_the_name_stand_for_no_other_records(audits:
 
 def test_time_and_server_from_fields_and_several_topics(audits: Audits) -> None:
     """Two topics, one of them without reports; time and server come from the records' fields."""
-    other = Audits(
-        Loads(audits.loads.spark, Brokers(audits.loads.bootstrap), audits.folder / "other"), audits.folder
-    )
+    loads = audits.loads
+    other = Audits(Loads(loads.spark, loads.bootstrap, audits.folder / "other"), audits.folder)
     audits.send(5, created="2024-01-01T00:31:00Z", host="a")
     audits.send(500, created=str(int((START + 32 * MINUTE).timestamp() * 1000)), host="a", partition=1)
     audits.send(5, created="no time", host="b")
