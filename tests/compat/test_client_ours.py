@@ -17,6 +17,8 @@ from millstream_harness.scenario import unique
 from millstream_kafka.batch import Record, build_batch, read_records
 from millstream_kafka.client import ClusterClient, Connection, UnsupportedApi
 from millstream_kafka.protocol import (
+    add_offsets_to_txn,
+    add_partitions_to_txn,
     alter_client_quotas,
     alter_configs,
     alter_partition_reassignments,
@@ -40,8 +42,10 @@ from millstream_kafka.protocol import (
     describe_producers,
     describe_strays,
     describe_topic_partitions,
+    describe_transactions,
     describe_user_scram_credentials,
     elect_leaders,
+    end_txn,
     fetch,
     find_coordinator,
     heartbeat,
@@ -67,7 +71,9 @@ from millstream_kafka.protocol import (
     sasl_handshake,
     stop_replica,
     sync_group,
+    txn_offset_commit,
     update_metadata,
+    write_txn_markers,
 )
 from millstream_kafka.protocol.api import Api
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
@@ -187,6 +193,10 @@ def requests(topic: str, group: str) -> dict[Api[Any, Any], Struct]:
     """A request with content for every API, which changes nothing that others use."""
     reassigned = alter_partition_reassignments.ReassignableTopic(
         topic, [alter_partition_reassignments.ReassignablePartition(0, None)]
+    )
+    added = add_partitions_to_txn.AddPartitionsToTxnTopic(topic, [0])
+    committed = txn_offset_commit.TxnOffsetCommitRequestTopic(
+        topic, [txn_offset_commit.TxnOffsetCommitRequestPartition(0, 5, committed_metadata="note")]
     )
     return {
         produce.BY_NAME: produce_request(topic, batch(b"x")),
@@ -320,6 +330,20 @@ def requests(topic: str, group: str) -> dict[Api[Any, Any], Struct]:
             [describe_producers.TopicRequest(topic, [0, 1])]
         ),
         list_transactions.API: list_transactions.ListTransactionsRequest(["Ongoing"]),
+        describe_transactions.API: describe_transactions.DescribeTransactionsRequest(["nobody's"]),
+        add_partitions_to_txn.API: add_partitions_to_txn.AddPartitionsToTxnRequest(
+            transactions=[
+                add_partitions_to_txn.AddPartitionsToTxnTransaction("nobody's", 1, 0, True, [added])
+            ],
+            transactional_id="nobody's",
+            producer_id=1,
+            topics=[added],
+        ),
+        add_offsets_to_txn.API: add_offsets_to_txn.AddOffsetsToTxnRequest("nobody's", 1, 0, group),
+        end_txn.API: end_txn.EndTxnRequest("nobody's", 1, 0, committed=True),
+        txn_offset_commit.API: txn_offset_commit.TxnOffsetCommitRequest(
+            "nobody's", group, 1, 0, topics=[committed]
+        ),
         list_config_resources.API: list_config_resources.ListConfigResourcesRequest(),
         consumer_group_heartbeat.API: consumer_group_heartbeat.ConsumerGroupHeartbeatRequest(
             group, "member", -1, subscribed_topic_names=[topic]
@@ -338,6 +362,7 @@ def requests(topic: str, group: str) -> dict[Api[Any, Any], Struct]:
             [remove_strays.StrayToRemove("/data", topic, 5)]
         ),
         # between brokers: a single one gets no updates
+        write_txn_markers.API: write_txn_markers.WriteTxnMarkersRequest(),
         update_metadata.API: update_metadata.UpdateMetadataRequest(),
         stop_replica.API: stop_replica.StopReplicaRequest(),
         controlled_shutdown.API: controlled_shutdown.ControlledShutdownRequest(),
