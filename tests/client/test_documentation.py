@@ -28,6 +28,9 @@ ADDRESSES = {
 }
 """Addresses on the pages, and the settings that they stand for."""
 
+COMPARED = {"docs/how-to/connect-securely.md": "tests/compat/test_page_of_logins.py"}
+"""Pages whose examples a test compares with configurations that it runs."""
+
 TOPICS = {"CONTRIBUTING.md": ["orders"], "serdes.md": ["delays"]}
 """Topics of pages that need others than the library's."""
 
@@ -55,8 +58,10 @@ def test_every_example_is_run() -> None:
         ours = [fence for fence in fences if fence.startswith("py")]
         assert {fence.partition(" ")[0] for fence in ours} <= {"python"}, name
         assert len(ours) == len(examples(page)), name
-        assert not ours or page in PAGES or f'"{name}"' in whole, name
+        assert not ours or page in PAGES or f'"{name}"' in whole or name in COMPARED, name
     assert sum(len(examples(page)) for page in PAGES) > 20
+    for name, test in COMPARED.items():
+        assert Path(name).name in (ROOT / test).read_text(), name
 
 
 @pytest.fixture

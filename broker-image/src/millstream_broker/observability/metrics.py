@@ -229,10 +229,9 @@ class Metrics:
         page.add(
             "millstream_denied_operations_total", {(api,): count for api, count in trail.denials.items()}
         )
-        if trail.log is not None:
-            left_out = {(kind,): count for kind, count in trail.log.suppressed.items()}
-            page.add("millstream_audit_suppressed_total", left_out)
-            page.add("millstream_audit_lost_total", trail.log.lost)
+        suppressed = {} if trail.log is None else trail.log.suppressed
+        page.add("millstream_audit_suppressed_total", {(kind,): count for kind, count in suppressed.items()})
+        page.add("millstream_audit_lost_total", 0 if trail.log is None else trail.log.lost)
 
     async def _add_quotas(self, page: Page) -> int:
         """Add the use of clients that have quotas; returns the number of clients left out."""
