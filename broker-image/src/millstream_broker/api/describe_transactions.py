@@ -11,6 +11,7 @@ from millstream_kafka.protocol.describe_transactions import (
     TopicData,
 )
 from millstream_kafka.protocol.errors import ErrorCode
+from millstream_kafka.topic_partition import by_topic
 
 from ..network.handlers import RequestContext, handler
 from ..runtime.steps import Steps
@@ -53,9 +54,6 @@ def _of(
     metadata = description.metadata
     if metadata is None:
         return DescribedTransactionState(description.error, transactional_id=transactional_id)
-    by_topic: dict[str, list[int]] = {}
-    for name, index in sorted(metadata.partitions):
-        by_topic.setdefault(name, []).append(index)
     return DescribedTransactionState(
         ErrorCode.NONE,
         transactional_id,
@@ -66,7 +64,7 @@ def _of(
         metadata.producer_epoch,
         [
             TopicData(name, indexes)
-            for name, indexes in by_topic.items()
+            for name, indexes in by_topic(sorted(metadata.partitions)).items()
             if authorizer.permits(context.session, DESCRIBE, ResourceType.TOPIC, name)
         ],
     )

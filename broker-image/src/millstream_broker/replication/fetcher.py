@@ -30,7 +30,7 @@ from millstream_kafka.protocol.fetch import (
     next_session_epoch,
 )
 from millstream_kafka.protocol.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from millstream_kafka.topic_partition import TopicPartition
+from millstream_kafka.topic_partition import TopicPartition, by_topic
 from millstream_process import supervision
 
 from ..config.config import BrokerConfig
@@ -277,9 +277,6 @@ class Fetcher:
         wait_ms = config.integer("replica.fetch.wait.max.ms")
         if self._later:
             wait_ms = min(wait_ms, int((min(self._later.values()) - now) * 1000) + 1)
-        forgotten: dict[str, list[int]] = {}
-        for name, index in self._forgotten:
-            forgotten.setdefault(name, []).append(index)
         return FetchRequest(
             replica_id=self._broker_id,
             max_wait_ms=wait_ms,
@@ -289,7 +286,8 @@ class Fetcher:
             session_epoch=self._session[1],
             topics=list(topics.values()),
             forgotten_topics_data=[
-                ForgottenTopic(name, partitions=indexes) for name, indexes in forgotten.items()
+                ForgottenTopic(name, partitions=indexes)
+                for name, indexes in by_topic(self._forgotten).items()
             ],
         )
 

@@ -23,7 +23,7 @@ from millstream_kafka.protocol.write_txn_markers import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
-from millstream_kafka.topic_partition import TopicPartition
+from millstream_kafka.topic_partition import TopicPartition, by_topic
 from millstream_process import supervision
 
 from ..replication.replicas import Replicas
@@ -196,14 +196,11 @@ class TransactionMarkerSender:
 
 
 def _marker(markers: Markers, partitions: Iterable[TopicPartition]) -> WritableTxnMarker:
-    topics: dict[str, list[int]] = {}
-    for topic, index in partitions:
-        topics.setdefault(topic, []).append(index)
     return WritableTxnMarker(
         markers.producer_id,
         markers.producer_epoch,
         markers.commits,
-        [WritableTxnMarkerTopic(name, indexes) for name, indexes in topics.items()],
+        [WritableTxnMarkerTopic(name, indexes) for name, indexes in by_topic(partitions).items()],
         markers.coordinator_epoch,
         markers.transaction_version,
     )

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from millstream_kafka.batch import Buffer
 from millstream_kafka.protocol.codec import Codec
 from millstream_kafka.protocol.schema import Struct, array, int8, int16, int32, int64, string
+from millstream_kafka.topic_partition import by_topic
 
 from ..coordinator.effects import KeyValue
 from ..coordinator.partitioner import partition_for
@@ -60,10 +61,7 @@ def transaction_record(
     key = _VERSION.pack(_KEY_VERSION) + _KEY.encode(_KEY_VERSION, TransactionLogKey(transactional_id))
     if metadata is None:
         return key, None
-    by_topic: dict[str, list[int]] = {}
-    for topic, index in sorted(metadata.partitions):
-        by_topic.setdefault(topic, []).append(index)
-    partitions = [PartitionsSchema(topic, indexes) for topic, indexes in by_topic.items()]
+    partitions = [PartitionsSchema(*each) for each in by_topic(sorted(metadata.partitions)).items()]
     value = TransactionLogValue(
         producer_id=metadata.producer_id,
         previous_producer_id=metadata.previous_producer_id,

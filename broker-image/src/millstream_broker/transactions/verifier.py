@@ -16,7 +16,7 @@ from millstream_kafka.protocol.add_partitions_to_txn import (
     AddPartitionsToTxnTransaction,
 )
 from millstream_kafka.protocol.errors import ErrorCode
-from millstream_kafka.topic_partition import TopicPartition
+from millstream_kafka.topic_partition import TopicPartition, by_topic
 
 from ..replication.replicas import Replicas
 from ..topic_rules.internal_topics import TRANSACTIONS_TOPIC
@@ -52,9 +52,6 @@ class CoordinatorVerifier:
         leader = metadata.brokers.get(record.leader)
         if leader is None:
             return dict.fromkeys(partitions, ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        topics: dict[str, list[int]] = {}
-        for name, index in partitions:
-            topics.setdefault(name, []).append(index)
         request = AddPartitionsToTxnRequest(
             [
                 AddPartitionsToTxnTransaction(
@@ -62,7 +59,10 @@ class CoordinatorVerifier:
                     producer_id,
                     producer_epoch,
                     not add,
-                    [AddPartitionsToTxnTopic(name, indexes) for name, indexes in topics.items()],
+                    [
+                        AddPartitionsToTxnTopic(name, indexes)
+                        for name, indexes in by_topic(partitions).items()
+                    ],
                 )
             ]
         )

@@ -12,7 +12,7 @@ from millstream_kafka.client import ClusterClient, UnsupportedApi
 from millstream_kafka.protocol import describe_producers
 from millstream_kafka.protocol.describe_producers import DescribeProducersRequest, TopicRequest
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
-from millstream_kafka.topic_partition import TopicPartition
+from millstream_kafka.topic_partition import TopicPartition, by_topic
 
 from ..kafka.log_reader import EARLIEST, may_be_compacted, offset_at, read, records_in
 from ..partitions.partition_task import HALF_OF_SEQUENCES, PartitionTask
@@ -205,9 +205,7 @@ async def next_numbers(
     by_target = {producer.target: producer for producer in producers}
     targets = [*by_target]
     for begin in range(0, len(targets), DESCRIBED_AT_ONCE):
-        topics: dict[str, list[int]] = {}
-        for topic, partition in targets[begin : begin + DESCRIBED_AT_ONCE]:
-            topics.setdefault(topic, []).append(partition)
+        topics = by_topic(targets[begin : begin + DESCRIBED_AT_ONCE])
         request = DescribeProducersRequest([TopicRequest(*each) for each in topics.items()])
         try:
             response = await at_target.call_node(node, describe_producers.API, request)

@@ -30,7 +30,7 @@ from millstream_kafka.protocol.offset_fetch import (
     OffsetFetchRequestTopic,
     OffsetFetchRequestTopics,
 )
-from millstream_kafka.topic_partition import TopicPartition
+from millstream_kafka.topic_partition import TopicPartition, by_topic
 
 from .group_offsets import Position, commit, is_moved
 
@@ -228,18 +228,16 @@ class ProgressStore:
 
         Also raises ValueError for metadata that no worker writes, unless such partitions are skipped.
         """
-        by_topic: dict[str, list[int]] = {}
-        for topic, partition in partitions:
-            by_topic.setdefault(topic, []).append(partition)
+        topics = by_topic(partitions)
         request = OffsetFetchRequest(
             self.group_id,
-            [OffsetFetchRequestTopic(topic, indexes) for topic, indexes in by_topic.items()],
+            [OffsetFetchRequestTopic(topic, indexes) for topic, indexes in topics.items()],
             [
                 offset_fetch.OffsetFetchRequestGroup(
                     self.group_id,
                     topics=[
                         OffsetFetchRequestTopics(topic, partition_indexes=indexes)
-                        for topic, indexes in by_topic.items()
+                        for topic, indexes in topics.items()
                     ],
                 )
             ],

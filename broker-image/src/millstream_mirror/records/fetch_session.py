@@ -26,7 +26,7 @@ from millstream_kafka.protocol.fetch import (
     next_session_epoch,
 )
 from millstream_kafka.protocol.schema import ZERO_UUID
-from millstream_kafka.topic_partition import TopicPartition
+from millstream_kafka.topic_partition import TopicPartition, by_topic
 
 FETCH_WAIT_MS = 250
 PARTITION_BYTES = 1024 * 1024
@@ -84,16 +84,13 @@ class FetchSession:
         if self.is_partial:
             named = {where: position for where, position in wanted.items() if held.get(where) != position}
             forgotten = held.keys() - wanted.keys()
-        by_topic: dict[str, list[FetchPartition]] = {}
+        topics: dict[str, list[FetchPartition]] = {}
         for (topic, partition), (offset, epoch, size) in named.items():
-            by_topic.setdefault(topic, []).append(
+            topics.setdefault(topic, []).append(
                 FetchPartition(
                     partition, current_leader_epoch=epoch, fetch_offset=offset, partition_max_bytes=size
                 )
             )
-        gone: dict[str, list[int]] = {}
-        for topic, partition in forgotten:
-            gone.setdefault(topic, []).append(partition)
         return FetchRequest(
             max_wait_ms=wait_ms,
             min_bytes=1,
@@ -102,11 +99,11 @@ class FetchSession:
             session_id=self._id,
             session_epoch=self._epoch,
             topics=[
-                FetchTopic(topic, self._ids.get(topic, ZERO_UUID), parts) for topic, parts in by_topic.items()
+                FetchTopic(topic, self._ids.get(topic, ZERO_UUID), parts) for topic, parts in topics.items()
             ],
             forgotten_topics_data=[
                 ForgottenTopic(topic, before.get(topic, ZERO_UUID), indexes)
-                for topic, indexes in gone.items()
+                for topic, indexes in by_topic(forgotten).items()
             ],
             rack_id=rack,
         )
