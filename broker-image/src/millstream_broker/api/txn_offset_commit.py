@@ -6,7 +6,6 @@ request does (KIP-890).
 
 from __future__ import annotations
 
-import asyncio
 from uuid import UUID
 
 from millstream_kafka.acl import AclOperation, ResourceType
@@ -25,6 +24,7 @@ from ..groups.errors import offset_error
 from ..groups.messages import Commit, OffsetToCommit, TransactionalCommit
 from ..network.handlers import RequestContext, handler
 from ..replication.replicas import Replicas
+from ..replication.transaction_verification import verify
 from ..runtime.slices import cooperatively
 from ..security.acl.authorizer import Authorizer
 from ..security.acl.rights import Right, on_group
@@ -37,7 +37,6 @@ LOADING_SINCE = 2
 ABORTABLE_SINCE = 4
 """The first version with TRANSACTION_ABORTABLE."""
 NO_SEQUENCE = -1
-RETRY_S, TRIES = 0.02, 10
 
 Errors = dict[tuple[str, int], ErrorCode]
 
@@ -149,21 +148,15 @@ async def _verified(
     producer_id, epoch = request.producer_id, request.producer_epoch
     where = OFFSETS_TOPIC, groups.partition_of(request.group_id)
     try:
-        producers = replicas.partition(*where).log.producers
+        partition = replicas.partition(*where)
     except ApiError:
         raise ApiError(ErrorCode.NOT_COORDINATOR) from None
-    if producers.is_open(producer_id, epoch):
+    if partition.log.producers.is_open(producer_id, epoch):
         return TransactionalProducer(producer_id, epoch)
     adds = version >= txn_offset_commit.ADDS_SINCE
-    for _ in range(TRIES):
-        guard = producers.verifications.begin(producer_id, epoch, NO_SEQUENCE, bumps_epoch=adds)
-        error = (await verifier.verify(request.transactional_id, producer_id, epoch, [where], add=adds))[
-            where
-        ]
-        is_completing = adds and error is ErrorCode.CONCURRENT_TRANSACTIONS
-        if not is_completing and (error or producers.verifications.by_producer.get(producer_id) is guard):
-            break  # otherwise the marker of the producer's last transaction came late: ask again
-        await asyncio.sleep(RETRY_S)
+    ((_, guard, error),) = await verify(
+        verifier, request.transactional_id, producer_id, epoch, {partition: NO_SEQUENCE}, adds=adds
+    )
     if error is ErrorCode.TRANSACTION_ABORTABLE and version < ABORTABLE_SINCE:
         error = ErrorCode.INVALID_TXN_STATE
     if error is ErrorCode.NETWORK_EXCEPTION:

@@ -1,9 +1,7 @@
 """Produce requests with records of transactions: verified by the coordinator, appended in order (KIP-890).
 
-The first records of a transaction in a partition are appended only after the coordinator has confirmed that the
-partition is in an open transaction, or has added it (Produce 12). The answer may come late, so a guard in the log
-(`log.verifications`) checks that no marker came before it. Meanwhile, later requests of the same producer wait: their
-records follow in sequence.
+The first records of a transaction in a partition are appended only after the coordinator has confirmed it
+(`transaction_verification`). Meanwhile, later requests of the same producer wait: their records follow in sequence.
 
 All calls are made on the loop.
 """
@@ -11,17 +9,17 @@ All calls are made on the loop.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from inspect import isawaitable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from millstream_kafka.batch import HEADER_SIZE, MAGIC, BatchHeader, read_header
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 from millstream_kafka.topic_partition import TopicPartition
 
-from ..log.verifications import VerificationGuard
 from ..runtime.request_memory import RequestMemory
 from .partition import Partition
+from .transaction_verification import TransactionVerifier, verify
 
 ADDS_SINCE = 12
 """The first version of Produce that adds partitions to the transaction."""
@@ -29,7 +27,6 @@ ABORTABLE_SINCE = 11
 """The first version that allows TRANSACTION_ABORTABLE."""
 NOT_ADDED = "Partition was not added to the transaction"
 GUARD_LOST = ApiError(ErrorCode.INVALID_TXN_STATE, "The transaction ended while the records were verified")
-RETRY_S, TRIES = 0.02, 10
 _UNKNOWN_YET = frozenset(
     {
         ErrorCode.NETWORK_EXCEPTION,
@@ -41,21 +38,6 @@ _UNKNOWN_YET = frozenset(
 """Errors after which old clients would look for another leader; NOT_ENOUGH_REPLICAS makes all of them retry."""
 
 Refused = Mapping[TopicPartition, ApiError]
-
-
-class TransactionVerifier(Protocol):
-    """Asks a transaction's coordinator about partitions."""
-
-    async def verify(
-        self,
-        transactional_id: str,
-        producer_id: int,
-        producer_epoch: int,
-        partitions: Collection[TopicPartition],
-        *,
-        add: bool,
-    ) -> Mapping[TopicPartition, ErrorCode]:
-        """The error of each partition, NONE if it is in an open transaction; ``add`` adds it to that."""
 
 
 class RequestingProducer(NamedTuple):
@@ -121,46 +103,24 @@ class TransactionalAppends:
         return asyncio.create_task(appended(), name="transactional append")
 
     async def _verified(self, producer: RequestingProducer, unverified: Mapping[Partition, int]) -> Refused:
-        """The partitions without an open transaction. The others' guards allow the append, which follows at once.
-
-        The marker of the producer's last transaction may come late, and remove the guards of its next one. So they are
-        made anew then, and the coordinator is asked again; also while it is still completing the last transaction.
-        """
-        refused: Refused = {}
-        for _ in range(TRIES):
-            refused = await self._ask(producer, unverified)
-            codes = {error.code for error in refused.values()}
-            is_completing = producer.version >= ADDS_SINCE and ErrorCode.CONCURRENT_TRANSACTIONS in codes
-            if not is_completing and GUARD_LOST not in refused.values():
-                break
-            await asyncio.sleep(RETRY_S)
-        return refused
-
-    async def _ask(self, producer: RequestingProducer, unverified: Mapping[Partition, int]) -> Refused:
+        """The partitions without an open transaction. The others' guards allow the append, which follows at once."""
         verifier = self.verifier
         assert verifier is not None
         if not unverified:
             return {}
         adds = producer.version >= ADDS_SINCE
-        guards: dict[TopicPartition, tuple[Partition, VerificationGuard]] = {}
-        for partition, sequence in unverified.items():
-            guard = partition.log.producers.verifications.begin(
-                producer.producer_id, producer.epoch, sequence, bumps_epoch=adds
-            )
-            guards[partition.topic, partition.index] = partition, guard
-        errors = await verifier.verify(
-            producer.transactional_id, producer.producer_id, producer.epoch, list(guards), add=adds
-        )
         refused = {}
-        for key, (partition, guard) in guards.items():
-            error = refusal(errors.get(key, ErrorCode.UNKNOWN_SERVER_ERROR), producer.version)
+        for partition, guard, code in await verify(
+            verifier, producer.transactional_id, producer.producer_id, producer.epoch, unverified, adds=adds
+        ):
+            error = refusal(code, producer.version)
             if error is None:
                 try:
                     partition.log.producers.verifications.verified(guard)
                 except ApiError:
                     error = GUARD_LOST
             if error is not None:
-                refused[key] = error
+                refused[partition.topic, partition.index] = error
         return refused
 
 

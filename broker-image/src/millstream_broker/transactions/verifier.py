@@ -27,7 +27,7 @@ VERSION = 5
 
 
 class CoordinatorVerifier:
-    """`replication.transaction_verifier.TransactionVerifier`."""
+    """`replication.transaction_verification.TransactionVerifier`."""
 
     def __init__(self, replicas: Replicas, transactions: TransactionDriver, peers: Peers) -> None:
         self._replicas = replicas
