@@ -71,11 +71,9 @@ def handle_run(
     acks = request.acks
     (topic,) = request.topic_data
     (data,) = topic.partition_data
-    name, index = topic.name, data.index
+    index = data.index
     by_id = context.version >= produce.IDS_SINCE
-    if by_id:
-        record = replicas.metadata.topics_by_id.get(topic.topic_id)
-        name = "" if record is None else record.name
+    name = _name_by_id(replicas, topic) if by_id else topic.name
     replica = replicas.partitions.get((name, index))
     if (
         replica is None
@@ -94,6 +92,12 @@ def handle_run(
     if all_appended is None:
         return None
     return [_answer(topic, name, index, appended, acks, stats) for appended in all_appended]
+
+
+def _name_by_id(replicas: Replicas, topic: TopicProduceData) -> str:
+    """The name of the topic with this id; empty if there is none."""
+    record = replicas.metadata.topics_by_id.get(topic.topic_id)
+    return "" if record is None else record.name
 
 
 def _answer(
@@ -155,10 +159,7 @@ def _append(
     waiting: WaitingProduce | None = None
     topics = []
     for topic in request.topic_data:
-        name = topic.name
-        if by_id:
-            record = replicas.metadata.topics_by_id.get(topic.topic_id)
-            name = "" if record is None else record.name
+        name = _name_by_id(replicas, topic) if by_id else topic.name
         may_write = (
             not authorizer.is_enabled or not name or authorizer.allows(context.session, WRITE, TOPIC, name)
         )
@@ -268,10 +269,7 @@ def _unverified(
     """
     found: dict[Partition, int] = {}
     for topic in request.topic_data:
-        name = topic.name
-        if context.version >= produce.IDS_SINCE:
-            record = replicas.metadata.topics_by_id.get(topic.topic_id)
-            name = "" if record is None else record.name
+        name = _name_by_id(replicas, topic) if context.version >= produce.IDS_SINCE else topic.name
         if (
             not name
             or is_internal(name)
