@@ -162,7 +162,8 @@ def _delete(services: Parts, admin: KafkaAdmin, topics: Sequence[Topic]) -> Mapp
     except AdminError as error:
         failed = {name: str(error) for name in doomed}
     for topic in topics:
-        name, is_doomed = topic.topic_name, topic in doomed.values()
+        name = topic.topic_name
+        is_doomed = doomed.get(name) is topic
         if is_doomed and name in failed:
             again[key_for(topic)] = wait(services, topic, _title(topic), failed[name])
             continue
