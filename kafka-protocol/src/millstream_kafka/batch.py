@@ -247,7 +247,10 @@ def _check_client_header(fields: tuple[int, ...], read: bool, allowed: int) -> N
         if attributes & CONTROL:
             _refuse(ErrorCode.INVALID_RECORD, "control batches are written by brokers only")
         if attributes & TRANSACTIONAL:
-            _refuse(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactions are not supported")
+            _refuse(
+                ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+                "a transactional batch in a request without a transactional id",
+            )
         _refuse(ErrorCode.INVALID_RECORD, f"attributes {attributes:#06x}: unknown codec or flag")
     if attributes & TRANSACTIONAL and producer < 0:
         _refuse(

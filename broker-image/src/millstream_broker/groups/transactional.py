@@ -19,7 +19,7 @@ from .state import State, unavailable
 
 
 class TransactionalOffsets:
-    """The offsets of open transactions, and what becomes of them."""
+    """The offsets of open transactions, which markers apply or drop."""
 
     def __init__(self, state: State, groups: ClassicGroups, offsets: CommittedOffsets) -> None:
         self._state = state

@@ -277,7 +277,9 @@ def admit_mirrored(view: memoryview, log_end_offset: int, latest_epoch: int) -> 
         where = f"the batch at offset {header.base_offset}"
         if header.attributes & (TRANSACTIONAL | CONTROL):
             what = "a control batch" if header.attributes & CONTROL else "transactional"
-            raise ApiError(ErrorCode.INVALID_RECORD, f"{where} is {what}: transactions are not supported")
+            raise ApiError(
+                ErrorCode.INVALID_RECORD, f"{where} is {what}: identity mirrors cannot copy transactions yet"
+            )
         epoch = header.partition_leader_epoch
         if not 0 <= epoch <= LARGEST_EPOCH or header.last_offset > LARGEST_OFFSET:
             raise ApiError(

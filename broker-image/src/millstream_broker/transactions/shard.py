@@ -4,9 +4,9 @@ A change of a transactional id is written to __transaction_state first, and happ
 the id is pending: other requests for it get CONCURRENT_TRANSACTIONS, which producers retry. A write that is late keeps
 the id pending: it may still be stored, and only the next load can tell otherwise.
 
-The end of a transaction is two changes. The first fixes the outcome; its caller gets the reply then. Markers follow, to
-each partition, and when all are written the second change completes it. Whoever loads an id between the two goes on
-with its markers.
+The end of a transaction is two changes. The first fixes the outcome, and its caller gets the reply. Then a marker is
+written to each partition, and the second change completes the transaction. A coordinator that loads an id between the
+two continues with its markers.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class TransactionCoordinatorShard:
         return partial(read_transactions, partition=partition, partitions=self.state.partition_count)
 
     def loaded(self, partition: int, loaded: LoadedTransactions) -> None:
-        """Take what the partition's log contains, and go on with transactions that were ending."""
+        """Take what the partition's log contains, and continue with transactions that were ending."""
         if self.state.is_active(partition):
             return  # loaded twice at once: changes since the first load count
         self.state.loaded(partition)
@@ -149,7 +149,7 @@ class TransactionCoordinatorShard:
     def init_producer_id(
         self, caller: Caller, transactional_id: str, timeout_ms: int, expected: Producer | None
     ) -> None:
-        """A producer starts, or goes on as `expected` after an error. The reply is a ``ProducerResult``."""
+        """A producer starts, or continues as `expected` after an error. The reply is a ``ProducerResult``."""
         reply = self.state.replier(caller)
         try:
             transaction = self._to_start(transactional_id, timeout_ms, expected)

@@ -113,7 +113,7 @@ class TransactionMetadata:
     ) -> TransactionMetadata:
         """For a producer that starts. Raises ApiError PRODUCER_FENCED.
 
-        With `expected_epoch` it is the same producer, which goes on after an error (KIP-360). `new_producer_id` is used
+        With `expected_epoch` the same producer continues after an error (KIP-360). `new_producer_id` is used
         if the id has no more epochs.
         """
         emptied = replace(

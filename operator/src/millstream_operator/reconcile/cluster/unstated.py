@@ -1,10 +1,10 @@
 """Cluster: what its spec does not state of the security of listeners, and what they are then.
 
-A new Cluster has TLS and passwords where its spec states nothing, if the operator is set up so (`--new-clusters`). One
-that exists stays as it is. Which of both a Cluster is stands in its annotation `UNSTATED`. Invariants:
+A new Cluster has TLS and passwords where its spec states nothing, if the operator is set up so (`--new-clusters`). An
+existing one stays as it is. The annotation `UNSTATED` records the decision. Invariants:
 
-- It is written once, before anything of the Cluster is created, and to the resource as it is then: an old copy in the
-  cache decides nothing.
+- It is written once, before any object of the Cluster is created, and only to the version of the resource that was
+  read: an old copy in the cache decides nothing.
 - It belongs to the resource. A restore brings it back, with or without the status. A Cluster that is deleted and
   applied again is a new one.
 - The brokers' StatefulSet has a copy of `Secure`, which counts where the annotation is lost, as by `kubectl replace`. A
