@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from millstream_broker.administration import topics
-from millstream_broker.config.config_keys import TOPIC_KEYS
+from millstream_broker.config.topic_keys import TOPIC_KEYS
 from millstream_broker.controller.driver import REMOVALS_AT_ONCE
 from millstream_broker.coordination.stores.file import FileStore
 from millstream_broker.log.manager import LogManager

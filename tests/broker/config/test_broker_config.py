@@ -18,8 +18,9 @@ from millstream_broker.config.config import (
     parse_listeners,
     parse_properties,
 )
-from millstream_broker.config.config_keys import BROKER_KEYS, TOPIC_KEYS
+from millstream_broker.config.config_keys import BROKER_KEYS
 from millstream_broker.config.config_types import ConfigError
+from millstream_broker.config.topic_keys import TOPIC_KEYS
 from millstream_broker.main import read_config
 from millstream_broker.metadata.topic_logs import log_config
 

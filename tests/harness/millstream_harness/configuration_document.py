@@ -9,8 +9,9 @@ import sys
 from collections.abc import Iterator
 from typing import Final
 
-from millstream_broker.config.config_keys import BROKER_KEYS, TOPIC_KEYS
+from millstream_broker.config.config_keys import BROKER_KEYS
 from millstream_broker.config.config_types import INT_MAX, LONG_MAX, Key, as_text
+from millstream_broker.config.topic_keys import TOPIC_KEYS
 
 OURS: Final = (
     "audit.log",

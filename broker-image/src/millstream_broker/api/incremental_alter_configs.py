@@ -23,9 +23,9 @@ from millstream_kafka.protocol.incremental_alter_configs import (
 
 from ..administration.configs import ConfigAdministrator, Overrides, Resource
 from ..config.config import BrokerConfig, TopicConfig
-from ..config.config_keys import TOPIC_KEYS
 from ..config.config_types import Type, as_text
 from ..config.listener_keys import broker_key
+from ..config.topic_keys import TOPIC_KEYS
 from ..network.handlers import RequestContext, handler
 from ..runtime.slices import cooperatively
 from ..security.acl.authorizer import Authorizer

@@ -1,7 +1,7 @@
 """The broker's configuration: Kafka's keys, typed, from a properties file and `--override`.
 
-Keys are defined in `config_keys`, with the types and rules of `config_types`. Every value is checked before anything
-starts.
+Keys are defined in `config_keys` and `topic_keys`, with the types and rules of `config_types`. Every value is checked
+before anything starts.
 
 A topic key has *synonyms*: the broker keys that give its default, each with the factor of its unit (`retention.ms` ←
 `log.retention.ms`, `log.retention.minutes` × 60000, `log.retention.hours` × 3600000); the first that is set wins.
@@ -28,15 +28,13 @@ from .config_keys import (
     AUTHORIZERS,
     BROKER_KEYS,
     BROKER_PAIRS,
-    STAND_INS,
     SUPER_USERS,
-    TOPIC_KEYS,
-    TOPIC_PAIRS,
 )
 from .config_types import ConfigError, Contradiction, Key, Synonym, Value, as_text, principals_of
 from .jaas import parse_jaas
 from .listener_keys import BEGINNING, broker_key, listener_of, prefix, why_not_here
 from .sasl_keys import JAAS, PLAIN, USER
+from .topic_keys import STAND_INS, TOPIC_KEYS, TOPIC_PAIRS
 from .zookeeper_keys import ZOOKEEPER_KEYS
 from .zookeeper_keys import check_together as check_zookeeper
 

@@ -28,6 +28,7 @@ HIDDEN = "[hidden]"
 """Kafka's text for a secret."""
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
+HOUR_MS = 60 * 60 * 1000
 
 
 class ConfigError(ValueError):
@@ -307,8 +308,11 @@ class Key:
         return ConfigError(f"Invalid value {value} for configuration {self.name}: {why}", self.name)
 
 
-_RANGES = {Type.SHORT: (-(2**15), 2**15 - 1), Type.INT: (-(2**31), INT_MAX), Type.LONG: (-(2**63), LONG_MAX)}
+def keys_by_name(*keys: Key) -> dict[str, Key]:
+    return {key.name: key for key in keys}
 
+
+_RANGES = {Type.SHORT: (-(2**15), 2**15 - 1), Type.INT: (-(2**31), INT_MAX), Type.LONG: (-(2**63), LONG_MAX)}
 
 _BLANKS = "".join(map(chr, range(33)))
 """What Java trims."""

@@ -22,8 +22,8 @@ from millstream_kafka.mirror_source import KEY as MIRROR_SOURCE
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 
 from ..config.config import BrokerConfig, ConfigSource, TopicConfig, dynamic_key, known_broker_key
-from ..config.config_keys import TOPIC_PAIRS
 from ..config.config_types import ConfigError, Contradiction
+from ..config.topic_keys import TOPIC_PAIRS
 from ..coordination import TopicRecord
 from ..log.config import LogConfig
 from ..topic_rules.internal_topics import INTERNAL_CONFIG, is_internal

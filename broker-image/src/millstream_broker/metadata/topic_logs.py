@@ -9,7 +9,7 @@ from typing import cast
 from millstream_kafka.mirror_source import KEY as MIRROR_SOURCE
 
 from ..config.config import BrokerConfig, TopicConfig
-from ..config.config_keys import TOPIC_KEYS
+from ..config.topic_keys import TOPIC_KEYS
 from ..coordination import PartitionRecord, TopicRecord
 from ..log.config import LogConfig
 from ..log.manager import Found, LogManager
