@@ -29,6 +29,7 @@ from millstream_operator.resources.cluster import (
 from millstream_operator.resources.images import Images, SparkRole
 from millstream_operator.resources.listeners import broker_services
 from millstream_operator.resources.load_job import job
+from millstream_operator.resources.load_run_file import run_name
 from millstream_operator.resources.pod_access import PodAccess
 from millstream_operator.resources.volumes import UserIds
 from millstream_operator.resources.zookeeper import objects as zookeeper_objects
@@ -145,7 +146,7 @@ def test_a_driver_and_its_executors_run_as_any_user(millstream: Namespace, names
     said = run_pod(namespace, "driver", pod, timeout=300)
     assert f"uid={USER}(assigned) gid=0(root)" in said
     assert "driver driver" in said
-    assert f"executor {common.run_name(load)}-exec-1 {USER}" in said
+    assert f"executor {run_name(load)}-exec-1 {USER}" in said
 
 
 def run_once(namespace: Namespace, security: Json, script: str) -> str:

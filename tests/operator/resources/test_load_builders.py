@@ -27,6 +27,7 @@ from millstream_operator.reconcile.load.ranges import Ends
 from millstream_operator.resources import load as resources
 from millstream_operator.resources.images import Images, SparkRole
 from millstream_operator.resources.load_job import job
+from millstream_operator.resources.load_run_file import run_file, run_id
 from millstream_operator.resources.load_spark_application import spark_application
 from millstream_operator.resources.pod_access import PodAccess
 from millstream_operator.resources.volumes import UserIds
@@ -106,9 +107,7 @@ def test_a_run_names_its_topics_and_its_first_one_must_find_no_rows(tmp_path: Pa
     def told(load: BatchLoad, **changed: Any) -> tuple[dict[str, str], str]:
         status = msgspec.structs.replace(load.status, **changed)
         file = tmp_path / "run.json"
-        manifest = resources.run_file(
-            msgspec.structs.replace(load, status=status), PodAccess("b:1"), result=""
-        )
+        manifest = run_file(msgspec.structs.replace(load, status=status), PodAccess("b:1"), result="")
         file.write_text(json.dumps(manifest))
         run = read_run(file)
         return run.topic_ids, run.output.mode
@@ -137,7 +136,7 @@ def test_a_run_names_its_topics_and_its_first_one_must_find_no_rows(tmp_path: Pa
 
 
 def fence_of(load: BatchLoad) -> dict[str, Any]:
-    found: dict[str, Any] = resources.run_file(load, PodAccess("b:1"), result="")["fence"]
+    found: dict[str, Any] = run_file(load, PodAccess("b:1"), result="")["fence"]
     return found
 
 
@@ -155,7 +154,7 @@ def test_a_run_names_the_last_run_whose_rows_the_table_must_have() -> None:
     assert fence_of(load) == {"after": id_of(1)}
     lost = ObservedRun(RunState.FAILED, error="the driver is lost")
     again = loads.started(loads.ended(load, lost, value={"format": "Text"}), partitions=loads.MORE)
-    assert (resources.run_id(again), fence_of(again)) == (id_of(2), {"after": id_of(1)}), "repeated"
+    assert (run_id(again), fence_of(again)) == (id_of(2), {"after": id_of(1)}), "repeated"
     edit: dict[str, Any] = {"topics": ["flights", "other"]}
     load = loads.started(loads.ended(load, lost, **edit), partitions=loads.MORE)
     assert fence_of(load) == {"after": id_of(1), "failed": [id_of(2)]}
@@ -164,9 +163,7 @@ def test_a_run_names_the_last_run_whose_rows_the_table_must_have() -> None:
     assert fence_of(load) == {"after": id_of(1), "failed": [id_of(2), id_of(3)], "request": "rerun july"}
     edit |= {"rerun": rerun}
     load = loads.started(loads.ended(load, **edit, value={"format": "Text"}), partitions=loads.MORE)
-    assert (resources.run_id(load), fence_of(load)) == (id_of(5), {"after": id_of(4)}), (
-        "after the rerun's rows"
-    )
+    assert (run_id(load), fence_of(load)) == (id_of(5), {"after": id_of(4)}), "after the rerun's rows"
     load = loads.started(loads.ended(load, **edit), partitions=later(131))
     assert fence_of(load) == {"after": id_of(5)}
     nothing = loads.ended(load, **edit, value={"format": "Binary"})
@@ -193,15 +190,15 @@ def test_a_run_that_was_fenced_is_not_repeated() -> None:
     load = loads.ended(load, fenced)
     assert load.status.unsettled is None
     load = loads.started(loads.edited(load, value={"format": "Binary"}), partitions=loads.MORE)
-    assert resources.run_id(load) == f"daily-0003-{loads.NONCE}"
+    assert run_id(load) == f"daily-0003-{loads.NONCE}"
     assert (fence_of(load), mode_of(load)) == ({"after": f"daily-0001-{loads.NONCE}"}, "Append")
 
 
 def test_a_run_that_an_older_release_began_keeps_the_name_of_its_rows() -> None:
     load = a_load()
     older = msgspec.structs.replace(load, status=BatchLoadStatus(last_run=Run(name="daily-0001")))
-    assert resources.run_file(older, PodAccess("b:1"), result="")["name"] == "daily-0001-u-1"
-    assert resources.run_file(load, PodAccess("b:1"), result="")["name"] == "daily-0001-u-1"
+    assert run_file(older, PodAccess("b:1"), result="")["name"] == "daily-0001-u-1"
+    assert run_file(load, PodAccess("b:1"), result="")["name"] == "daily-0001-u-1"
 
 
 @pytest.mark.parametrize(
@@ -218,7 +215,7 @@ def test_values_and_records_are_read_by_the_job_as_the_spec_says(
 ) -> None:
     load = a_load(value=value, record={"key": "Text", "headers": True}, minPartitions=16)
     file = tmp_path / "run.json"
-    file.write_text(json.dumps(resources.run_file(load, PodAccess("b:1"), result="")))
+    file.write_text(json.dumps(run_file(load, PodAccess("b:1"), result="")))
     run = read_run(file)
     told = msgspec.to_builtins(run.value)
     assert {name: told[name] for name in value} == value
@@ -229,15 +226,11 @@ def test_a_run_that_begins_at_a_time_leaves_out_older_records() -> None:
     at = {"position": "Timestamp", "timestamp": "2026-11-20T00:00:00Z"}
     later = {"position": "Timestamp", "timestamp": "2026-11-21T00:00:00Z"}
     load = a_load(**{"from": at, "rerun": {"requestId": "again", "from": later}})
-    assert (
-        resources.run_file(load, PodAccess("b:1"), result="")["fromTimestamp"] == "2026-11-20T00:00:00+00:00"
-    )
+    assert run_file(load, PodAccess("b:1"), result="")["fromTimestamp"] == "2026-11-20T00:00:00+00:00"
     run = msgspec.structs.replace(load.status.last_run, trigger="Rerun", request_id="again")
     rerun = msgspec.structs.replace(load, status=msgspec.structs.replace(load.status, last_run=run))
-    assert (
-        resources.run_file(rerun, PodAccess("b:1"), result="")["fromTimestamp"] == "2026-11-21T00:00:00+00:00"
-    )
-    assert "fromTimestamp" not in resources.run_file(a_load(), PodAccess("b:1"), result="")
+    assert run_file(rerun, PodAccess("b:1"), result="")["fromTimestamp"] == "2026-11-21T00:00:00+00:00"
+    assert "fromTimestamp" not in run_file(a_load(), PodAccess("b:1"), result="")
 
 
 def test_every_way_to_run_the_job_has_the_same_limits_on_avro() -> None:
@@ -368,7 +361,7 @@ def test_a_templates_variable_shows_no_secret(value: str, shown: str) -> None:
 
 
 def test_binary_values_have_no_schema() -> None:
-    assert resources.run_file(a_load(value={"format": "Binary"}), PodAccess("b:1"), result="")["value"] == {
+    assert run_file(a_load(value={"format": "Binary"}), PodAccess("b:1"), result="")["value"] == {
         "format": "Binary"
     }
 
@@ -549,7 +542,7 @@ def test_the_driver_asks_for_rights_on_pods_only() -> None:
 
 
 def mode_of(load: BatchLoad) -> str:
-    return str(resources.run_file(load, PodAccess("b:1"), result="")["output"].get("mode", "Append"))
+    return str(run_file(load, PodAccess("b:1"), result="")["output"].get("mode", "Append"))
 
 
 @pytest.mark.parametrize("edit", [{"topics": ["flights", "other"]}, {"until": {"position": "Latest"}}])

@@ -9,7 +9,7 @@ from ..models.conditions import Reason
 from ..models.load_run import ObservedRun
 from ..models.problem import Problem
 from ..models.words import count_of
-from ..resources.load import run_name
+from ..resources.load_run_file import run_name
 from ..state.context import LoadParts
 from . import spark
 from .folder import DataFolder

@@ -47,7 +47,7 @@ from ..reconcile.load.conditions import failure
 from ..reconcile.mirror import plan as mirror_plan
 from ..reconcile.mirror.apply import reconcile_mirror
 from ..reconcile.mirror.promotion import Promotion, Told, is_over, requested
-from ..reconcile.mirror.promotion import condition as promotion_condition
+from ..reconcile.mirror.promotion_conditions import condition as promotion_condition
 from ..reconcile.topic.apply import reconcile_topics
 from ..reconcile.user.apply import reconcile_users
 from ..state.cache import Store, key_for

@@ -30,7 +30,8 @@ from ..models import BatchLoad
 from ..models.conditions import Reason
 from ..models.load_run import ObservedRun, RunState
 from ..reconcile.load.runner import TIMED_OUT, Report, explained, reason_of
-from ..resources.load import AVRO_LIMITS, SPARK_VERSION, run_file, run_id, run_name
+from ..resources.load import AVRO_LIMITS, SPARK_VERSION
+from ..resources.load_run_file import run_file, run_id, run_name
 from ..resources.pod_access import PodAccess
 from .clusters import command, folder_name
 from .java import NotInstalled, find_java, pyspark_folder

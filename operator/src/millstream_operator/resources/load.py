@@ -13,19 +13,16 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
 from typing import Any, Literal
 
-import msgspec
 import yaml
 
 from ..models import API_VERSION, BatchLoad
-from ..models.load import SparkDriver, SparkExecutor, Written
-from ..models.quantity import parse_quantity
+from ..models.load import SparkDriver, SparkExecutor
 from ..models.references import without_references
 from . import pod_access
 from .images import Images, SparkRole
-from .load_value import reading, value
+from .load_run_file import RUN_FILE, run_file, run_name
 from .merge import merge
 from .pod_access import PodAccess
 from .pods import resources_of, with_template
@@ -44,12 +41,9 @@ APPLICATION = "/opt/millstream/load.py"  # in the image
 SERVICE_ACCOUNT = "millstream-spark"
 USER = 185  # the user of Spark's images
 FOLDER = "/etc/millstream"
-RUN_FILE = "run.json"
 EXECUTOR_FILE = "executor.yaml"
 GROUP = "millstream-jobs"
 """The group id of jobs' consumers. They join no group, but librdkafka looks up its coordinator."""
-LOGIN, TLS = "login", "tls"
-"""Keys of RUN.json."""
 RUN_LABEL = "millstream.dev/run"
 # Spark's names for its containers, by which a pod template addresses them.
 DRIVER_CONTAINER = "spark-kubernetes-driver"
@@ -107,21 +101,6 @@ def metadata(load: BatchLoad, name: str, component: str = "run") -> Manifest:
     }
 
 
-def run_name(load: BatchLoad) -> str:
-    run = load.status.last_run
-    if run is None or not run.name:
-        raise ValueError(f"BatchLoad {load.name} has no run")
-    return run.name
-
-
-def run_id(load: BatchLoad) -> str:
-    """The id of the run's rows and its result: the names of older releases' runs have no uid."""
-    name, uid, run = run_name(load), load.metadata.uid[:8], load.status.last_run
-    if run is not None and run.id:
-        return run.id
-    return name if name.endswith(f"-{uid}") else f"{name}-{uid}"
-
-
 def login_secret(load: BatchLoad) -> str:
     """The Secret of the load's own user. The chart's admission policies know its name."""
     return f"{load.name}-load-user"
@@ -130,129 +109,6 @@ def login_secret(load: BatchLoad) -> str:
 def trust_secret(load: BatchLoad) -> str:
     """The Secret with a copy of the Cluster's authorities. The chart's admission policies know its name."""
     return f"{load.name}-load-trust"
-
-
-def run_file(load: BatchLoad, access: PodAccess, *, result: str, output_path: str | None = None) -> Manifest:
-    """RUN.json: everything that the job needs to know."""
-    output = load.spec.output
-    topic_ids = {part.topic: part.topic_id for part in load.status.offsets or () if part.topic_id}
-    return {
-        "name": run_id(load),
-        "bootstrap": access.bootstrap,
-        "offsets": [
-            {"topic": part.topic, "partition": part.partition, "from": part.from_, "until": part.until}
-            for part in load.status.offsets or ()
-        ],
-        **({"topicIds": topic_ids} if topic_ids else {}),
-        "fence": _fence(load),
-        "value": value(load),
-        **reading(load),
-        "output": output_of(load, output_path or output.path),
-        "result": result,
-        **({LOGIN: {"folder": pod_access.FOLDER}} if access.has_login else {}),
-        **({TLS: {"caFile": pod_access.CA_FILE}} if access.has_tls else {}),
-    }
-
-
-def logs_in(config_map: Mapping[str, Any], *, has_tls: bool = False) -> bool:
-    """Whether the run of a ConfigMap logs in at brokers, with TLS or without."""
-    found = json.loads(config_map["data"][RUN_FILE])
-    return LOGIN in found and (TLS in found) is has_tls
-
-
-def output_of(load: BatchLoad, path: str) -> Manifest:
-    """RUN.json's output, without unset fields."""
-    output = load.spec.output
-    told: Manifest = {
-        "format": output.format,
-        "path": path,
-        "partitionBy": list(output.partition_by),
-        "owner": f"{load.namespace}/{load.name}",
-    }
-    if _begins_a_table(load):
-        told["mode"] = "New"
-    if output.target_file_size is not None:
-        told["targetFileSize"] = int(parse_quantity(output.target_file_size))
-    if output.table is not None:
-        told["table"] = output.table
-    for name, part in (("s3", output.s3), ("catalog", output.catalog)):
-        if part is not None:
-            given = msgspec.to_builtins(part)
-            told[name] = {
-                key: value for key, value in given.items() if value is not None and key != "credentialsSecret"
-            }
-    return told
-
-
-def _begins_a_table(load: BatchLoad) -> bool:
-    """Whether the run must find none of its records in the table: it is the load's first there, or follows a failed
-    run that may have published its rows.
-
-    Its status decides: a load that was deleted and created again does not know its predecessor's rows.
-    """
-    status, run = load.status, load.status.last_run
-    decided = load.spec.from_.request_id is not None
-    if run is None:
-        return False
-    if run.trigger == "Rerun":
-        return status.committed is None and not decided
-    if status.asked is None:
-        return False
-    if status.committed is None or status.committed.path != status.asked.path:
-        return not decided
-    if status.committed.from_ != status.asked.from_:  # who edits `from` may load records twice
-        return follows_unsettled(load) and not decided
-    return follows_unsettled(load) or (_written(load) is None and not decided)
-
-
-def _fence(load: BatchLoad) -> Manifest:
-    """RUN.json's fence: the run must follow the last run of its table, if it goes on from there."""
-    request, written = _request(load), _written(load)
-    begins = {"request": request} if request else {}
-    if written is None:
-        return begins
-    failed = [run for run in written.since if run != run_id(load)]
-    return {"after": written.run, **({"failed": failed} if failed else {}), **begins}
-
-
-def _request(load: BatchLoad) -> str:
-    """The request with which the run begins, "" if it continues one: the table may have its rows already, although the
-    status, which may be older, does not know it.
-    """
-    status, run = load.status, load.status.last_run
-    if run is not None and run.trigger == "Rerun":
-        return f"rerun {run.request_id}"
-    committed, asked, request_id = status.committed, status.asked, load.spec.from_.request_id
-    if request_id is None or asked is None:
-        return ""
-    is_known = committed is not None and (committed.path, committed.from_) == (asked.path, asked.from_)
-    return "" if is_known else f"from {request_id}"
-
-
-def _written(load: BatchLoad) -> Written | None:
-    """The runs that the table must end with; None if this run may find any."""
-    committed, asked, written, run = (
-        load.status.committed,
-        load.status.asked,
-        load.status.written,
-        load.status.last_run,
-    )
-    if committed is None or written is None or written.run is None or written.path != committed.path:
-        return None
-    if run is not None and run.trigger == "Rerun":
-        return written
-    if asked is None or asked.path != committed.path:
-        return None
-    removed = (
-        load.spec.from_.position == "Committed" and load.spec.from_.request_id is None
-    )  # decides nothing
-    return written if removed or asked.from_ == committed.from_ else None
-
-
-def follows_unsettled(load: BatchLoad) -> bool:
-    """Whether the last run left out a failed run of the same table, as `topics` or `until` were edited since."""
-    last, asked = load.status.unsettled, load.status.asked
-    return last is not None and asked is not None and last.path == asked.path and last.id != run_id(load)
 
 
 def credentials(load: BatchLoad) -> list[Manifest]:

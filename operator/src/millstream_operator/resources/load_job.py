@@ -11,6 +11,7 @@ from ..models import BatchLoad
 from . import load as common
 from .images import Images
 from .load import Manifest
+from .load_run_file import RUN_FILE, run_name
 
 CANNOT_RUN = 2  # millstream-load's exit status if no retry can help
 DRIVER = "driver"
@@ -18,7 +19,7 @@ DRIVER = "driver"
 
 def job(load: BatchLoad, images: Images) -> Manifest:
     """The Job of the load's last run."""
-    name = common.run_name(load)
+    name = run_name(load)
     labels = {**common.labels(load, "driver"), common.RUN_LABEL: name}
     return {
         "apiVersion": "batch/v1",
@@ -60,7 +61,7 @@ def _pod(load: BatchLoad, images: Images, name: str) -> Manifest:
                 "args": [
                     *_arguments(load, images, name),
                     common.APPLICATION,
-                    f"{common.FOLDER}/{common.RUN_FILE}",
+                    f"{common.FOLDER}/{RUN_FILE}",
                 ],
                 "env": [
                     {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},

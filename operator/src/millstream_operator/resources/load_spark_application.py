@@ -12,6 +12,7 @@ from ..models import BatchLoad
 from . import load as common
 from .images import Images
 from .load import Manifest
+from .load_run_file import RUN_FILE, run_name
 
 API_VERSION = "sparkoperator.k8s.io/v1beta2"
 RETRY_INTERVAL_S = 10
@@ -24,7 +25,7 @@ def spark_application(load: BatchLoad, images: Images) -> Manifest:
     return {
         "apiVersion": API_VERSION,
         "kind": "SparkApplication",
-        "metadata": common.metadata(load, common.run_name(load)),
+        "metadata": common.metadata(load, run_name(load)),
         "spec": {
             "type": "Python",
             "pythonVersion": "3",
@@ -33,7 +34,7 @@ def spark_application(load: BatchLoad, images: Images) -> Manifest:
             "image": common.image(load, images),
             "imagePullPolicy": images.pull_policy,
             "mainApplicationFile": f"local://{common.APPLICATION}",
-            "arguments": [f"{common.FOLDER}/{common.RUN_FILE}"],
+            "arguments": [f"{common.FOLDER}/{RUN_FILE}"],
             "sparkConf": {**common.spark_conf(load), **_service_conf(images)},
             "restartPolicy": {
                 "type": "OnFailure",

@@ -28,7 +28,7 @@ from millstream_operator.models.load_run import ObservedRun, RunState, in_flight
 from millstream_operator.reconcile.load import plan as runs
 from millstream_operator.reconcile.load.conditions import tell
 from millstream_operator.reconcile.load.ranges import Ends, digest_of_positions
-from millstream_operator.resources import load as resources
+from millstream_operator.resources.load_run_file import run_file
 
 pytestmark = [
     pytest.mark.soak,
@@ -202,7 +202,7 @@ class Story(RuleBasedStateMachine):
             edited_meanwhile = runs.superseded(load)
             if edited_meanwhile is None:
                 ranges = tuple((part.from_, part.until) for part in load.status.offsets)
-                told = resources.run_file(load, "b:1", result="")
+                told = run_file(load, "b:1", result="")
                 self.drivers[name] = Driver(rows, ranges, told["output"].get("mode") == "New", told["fence"])
             seen = edited_meanwhile or ObservedRun(RunState.PENDING)
         if not seen.state.ended:

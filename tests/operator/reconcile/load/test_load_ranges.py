@@ -26,7 +26,7 @@ from millstream_operator.reconcile.load.ranges import (
     resolve,
     resolve_rerun,
 )
-from millstream_operator.resources.load import run_file
+from millstream_operator.resources.load_run_file import run_file
 from millstream_operator.resources.pod_access import PodAccess
 
 

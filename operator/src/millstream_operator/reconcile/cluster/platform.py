@@ -48,7 +48,7 @@ from ...models.conditions import Reason
 from ...models.keys import ClusterKey
 from ...models.load_run import in_flight
 from ...models.problem import Problem, shown
-from ...resources import load as load_resources
+from ...resources import load_run_file
 from ...resources.certificates import trust_secret
 from ...resources.cluster import platform_bootstrap_of
 from ...resources.mirror import logs_in, object_named
@@ -249,11 +249,11 @@ def _loads_behind(services: ClusterParts, cluster: Cluster, has_tls: bool) -> It
                 continue
             if not in_flight(load.status):
                 continue
-            live = services.kube.get("v1", "ConfigMap", key.namespace, load_resources.run_name(load))
+            live = services.kube.get("v1", "ConfigMap", key.namespace, load_run_file.run_name(load))
             if (
                 live is not None
                 and is_owned_by(live, load.metadata.uid)
-                and not load_resources.logs_in(live, has_tls=has_tls)
+                and not load_run_file.logs_in(live, has_tls=has_tls)
             ):
                 what = "log in with TLS" if has_tls else "log in"
                 yield f"{key} has a run that does not {what}: the next step follows when the run ends"

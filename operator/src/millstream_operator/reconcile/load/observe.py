@@ -12,6 +12,7 @@ from ...models.conditions import Reason
 from ...models.load_run import ObservedRun, RunState
 from ...resources import load as resources
 from ...resources.load_job import DRIVER
+from ...resources.load_run_file import run_id, run_name
 from ...resources.load_spark_application import API_VERSION as SPARK_API_VERSION
 from ...resources.owned import is_owned_by
 from ...state.context import LoadParts
@@ -29,7 +30,7 @@ def find_runner(services: LoadParts, load: BatchLoad) -> Manifest | None:
     """The runner of the load's run; None if it does not exist. Raises NotOurs.
 
     A run keeps its runner when an edit of the spec names another: a second one would be a second driver."""
-    name, wanted = resources.run_name(load), load.spec.runner
+    name, wanted = run_name(load), load.spec.runner
     metadata = resources.metadata(load, name)
     found = find(services.kube, {"apiVersion": RUNNERS[wanted], "kind": wanted, "metadata": metadata})
     if found is not None:
@@ -41,7 +42,7 @@ def find_runner(services: LoadParts, load: BatchLoad) -> Manifest | None:
 
 def see(services: LoadParts, load: BatchLoad, runner: Manifest) -> ObservedRun:
     """The state of the run."""
-    run, (driver, pods) = resources.run_id(load), _pods(services, load, runner)
+    run, (driver, pods) = run_id(load), _pods(services, load, runner)
     if runner["kind"] == "SparkApplication":
         seen = see_spark_application(runner, driver, run, pods)
     else:
@@ -67,7 +68,7 @@ def log_of(services: LoadParts, load: BatchLoad) -> Sequence[str]:
 
 def _pods(services: LoadParts, load: BatchLoad, runner: Manifest) -> tuple[Object | None, Sequence[Object]]:
     """The driver's pod, if there is one, and all pods of the run."""
-    kube, label = services.kube, {resources.RUN_LABEL: resources.run_name(load)}
+    kube, label = services.kube, {resources.RUN_LABEL: run_name(load)}
     if runner["kind"] == "Job":
         pods = kube.list("v1", "Pod", load.namespace, label)
         return driver_pod(runner, pods), pods

@@ -48,7 +48,7 @@ from ...models import (
 from ...models.conditions import ConditionType, Reason, rfc3339
 from ...models.load_run import ObservedRun, RunState, in_flight
 from ...models.problem import Problem
-from ...resources.load import follows_unsettled, run_id
+from ...resources.load_run_file import follows_unsettled, run_id
 from .ranges import (
     Partitions,
     check_size,

@@ -16,7 +16,8 @@ from ...models.problem import Problem, condition_before, conditions_with, shown
 from ...models.words import count_of
 from ...resources.mirror import selector
 from . import diverged_records as set_aside
-from .promotion import Promotion, promoted_before, ready
+from .promotion import Promotion
+from .promotion_conditions import promoted_before, ready
 
 OF_WORKERS = (ConditionType.SOURCE_REACHABLE, ConditionType.CAUGHT_UP, ConditionType.DEGRADED)
 """The conditions that only workers' reports tell."""

@@ -13,7 +13,7 @@ the topics they write to (kafka/mirror_records.py). So a promotion needs neither
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -454,49 +454,3 @@ def refusal(request_id: str, message: str, now: datetime) -> LastPromotion:
 def cancelled(begun: LastPromotion, message: str, now: datetime) -> LastPromotion:
     """A request that was withdrawn while it ran. It keeps the ids of the topics that it names."""
     return msgspec.structs.replace(begun, state="Cancelled", time=now, message=message)
-
-
-def condition(mirror: MirrorMaker, last: LastPromotion | None, again: Sequence[str] = ()) -> Told | None:
-    """The condition of a request that has ended; None if the spec has none.
-
-    ``again`` are topics that it promoted and that are mirrored now, because they were deleted in the target.
-    """
-    if mirror.spec.promote is None or last is None or last.request_id != mirror.spec.promote.request_id:
-        return None
-    words = f"request {last.request_id}: {last.message or 'done'}"
-    if last.state == "Done" and again:
-        words = (
-            f"request {last.request_id} is done, but these were deleted in the target, and are mirrored again:"
-            f" {shown(again, MOST_NAMED)}: give the request another requestId to promote them"
-        )
-        return ConditionType.PROMOTED, False, Reason.MIRRORED_AGAIN, words
-    if last.state == "Done":
-        return ConditionType.PROMOTED, True, Reason.PROMOTED, words
-    if last.state == "Refused":
-        return ConditionType.PROMOTED, False, Reason.PROMOTION_REFUSED, words
-    return ConditionType.PROMOTED, False, Reason.PROMOTING, f"request {last.request_id} runs"
-
-
-def promoted_before(names: Collection[str]) -> Told | None:
-    """The condition if the spec requests nothing, but topics were promoted."""
-    if not names:
-        return None
-    words = f"{shown(sorted(names), MOST_NAMED)}: promoted earlier, and not mirrored any more"
-    return ConditionType.PROMOTED, True, Reason.PROMOTED_BEFORE, words
-
-
-def ready(promotion: Promotion, names: Collection[str]) -> Told | None:
-    """The effect of promoted topics on ``Ready``, if any. ``names`` are topics that workers found promoted."""
-    last = promotion.last
-    if promotion.is_over and last is not None and last.state == "Done":
-        words = "all topics are promoted, so nothing is mirrored; the MirrorMaker may be deleted"
-        return ConditionType.READY, True, Reason.PROMOTED, words
-    if promotion.is_over:
-        return ConditionType.READY, False, Reason.PROMOTING, "all topics are being promoted"
-    if names and (last is None or last.state in ("Refused", "Cancelled")) and not promotion.runs:
-        words = (
-            f"promoted in the target: {shown(sorted(names), MOST_NAMED)}; the mirror leaves such topics alone: add them"
-            " to spec.topics.exclude to keep them, or delete them in the target to mirror them from their start"
-        )
-        return ConditionType.READY, False, Reason.TOPIC_PROMOTED, words
-    return None

@@ -36,7 +36,6 @@ from .promotion import (
     SourceEnd,
     begun,
     cancelled,
-    condition,
     ended,
     is_over,
     plan,
@@ -45,6 +44,7 @@ from .promotion import (
     requested,
     running,
 )
+from .promotion_conditions import condition
 
 AT_ONCE = 100
 """Topics promoted by one request."""
