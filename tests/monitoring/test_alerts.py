@@ -119,6 +119,12 @@ CASES: dict[str, list[tuple[str, str, str]]] = {
         )
     ],
     "MillstreamGroupsNotLoaded": [(f"millstream_group_partitions_loading{{{POD}}}", "0x120", "1x120")],
+    "MillstreamTransactionHangs": [
+        (f"millstream_partitions_with_late_transactions{{{POD}}}", "0x120", "1x120")
+    ],
+    "MillstreamTransactionsNotLoaded": [
+        (f"millstream_transaction_partitions_loading{{{POD}}}", "0x120", "1x120")
+    ],
     "MillstreamMirrorSourceUnreachable": [
         (f'millstream_mirror_source_reachable{{{LINK},pod="a"}}', "1x120", "0x120"),
         (f'millstream_mirror_source_reachable{{{LINK},pod="b"}}', "0x120", "0x120"),

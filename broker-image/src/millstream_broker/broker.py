@@ -296,6 +296,7 @@ class Broker:
             self.replicas,
             logs,
             self.groups,
+            self.transactions,
             self.controllership,
             coordination,
             self.quotas,

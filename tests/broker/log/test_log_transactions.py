@@ -13,7 +13,7 @@ from millstream_broker.log.append_origin import AppendOrigin
 from millstream_broker.log.config import LogConfig
 from millstream_broker.log.files import NotCachedError
 from millstream_broker.log.log import Log
-from millstream_broker.log.producer_state import ProducerStateManager
+from millstream_broker.log.producer_state import LATE_BUFFER_MS, ProducerStateManager
 from millstream_broker.log.transaction_index import AbortedTransaction, TransactionIndexes
 from millstream_broker.log.transactions import EndedTransaction, Transactions
 from millstream_kafka.batch import (
@@ -703,3 +703,23 @@ def test_read_gets_the_aborted_transactions_of_its_range(tmp_path: Path) -> None
     ]:
         log.read(offset, most, upper=99, min_one=True)
         assert [each.first_offset for each in log.aborted_before_read_end(offset)] == expected
+
+
+def test_the_oldest_transaction_is_late_after_the_longest_timeout_and_a_buffer(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    late_at = NOW + 900_000 + LATE_BUFFER_MS + 1
+
+    def is_late(now_ms: int) -> bool:
+        return log.producers.has_late_transaction(now_ms, 900_000)
+
+    assert not is_late(late_at)
+    begin(log, producer=2)
+    begin(log, producer=1)
+    assert not is_late(late_at - 1)
+    assert is_late(late_at)
+    log.producers.by_id[2].last_seen_ms += 1  # it has sent more: the other one counts when it is the oldest
+    assert not is_late(late_at)
+    end(log, producer=2)
+    assert is_late(late_at)
+    end(log, producer=1)
+    assert not is_late(late_at)

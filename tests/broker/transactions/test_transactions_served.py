@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from millstream_broker.broker import Broker
+from millstream_broker.log.append_origin import AppendOrigin
+from millstream_broker.log.producer_state import LATE_BUFFER_MS
 from millstream_harness.group_drivers import PATIENCE_S, until
 from millstream_harness.in_process import connected, create, running
-from millstream_kafka.batch import read_header
+from millstream_harness.transactions import write
+from millstream_kafka.batch import Record, build_batch, read_header
 from millstream_kafka.client.connection import Connection
 from millstream_kafka.control_batch import EndTransactionMarker, read_marker
 from millstream_kafka.protocol import (
@@ -223,3 +228,48 @@ async def test_an_administrator_ends_a_transaction_in_a_log(broker: Broker, clie
     errors = [ErrorCode.of(each.error_code) for each in found.topics[0].partitions]
     assert errors == [NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
     assert markers(broker, "t", 0) == [(77, 3, EndTransactionMarker(False, 5))]
+
+
+async def samples(broker: Broker) -> dict[tuple[str, ...], float]:
+    page = (await broker._metrics.text()).decode()
+    families = text_string_to_metric_families(page)
+    return {(each.name, *each.labels.values()): each.value for found in families for each in found.samples}
+
+
+async def test_metrics_show_a_transaction_that_nobody_ends(broker: Broker, client: Connection) -> None:
+    ids, oldest = "millstream_transactional_ids", ("millstream_oldest_transaction_seconds",)
+    opened = ("millstream_open_transactions",)
+    late = ("millstream_partitions_with_late_transactions",)
+    producer = await started(client)
+    found = await samples(broker)
+    assert (found[ids, "Empty"], found[oldest], found[opened], found[late]) == (1, 0, 0, 0)
+    await added(client, producer, 0, 1)
+    partitions = [broker.replicas.partition("t", index) for index in (0, 1)]
+    for partition in partitions:
+        write(partition, producer[0])
+    longest_ms = broker.config.integer("transaction.max.timeout.ms") + LATE_BUFFER_MS
+    partitions[0].log.producers.by_id[producer[0]].last_seen_ms -= longest_ms + 1
+    partitions[1].log.producers.by_id[producer[0]].last_seen_ms -= longest_ms - 60_000
+    await until(lambda: time.time_ns() // 1_000_000 > (broker.transactions.all()[0][1].start_timestamp))
+    found = await samples(broker)
+    assert (found[ids, "Ongoing"], found[opened], found[late]) == (1, 2, 1)
+    assert 0 < found[oldest] < 60
+    assert (ids, "Empty") not in found
+    await ended(client, producer, committed=False)
+    assert await completed(client) == "CompleteAbort"
+    found = await samples(broker)
+    assert (found[ids, "CompleteAbort"], found[oldest], found[opened], found[late]) == (1, 0, 0, 0)
+
+
+async def test_metrics_count_what_a_coordinator_cannot_read(tmp_path: Path) -> None:
+    async with running(tmp_path, CONFIG) as broker, connected(broker) as client:
+        request = find_coordinator.FindCoordinatorRequest(key_type=TRANSACTION, coordinator_keys=["id"])
+        await client.call(find_coordinator.API, 6, request)
+        partition = broker.replicas.partition("__transaction_state", 0)
+        batch = build_batch([Record(b"\x00\x09", b"", 0)])
+        partition.append(memoryview(bytearray(batch)), 0, acks=1, origin=AppendOrigin.COORDINATOR)
+    async with running(tmp_path, CONFIG) as broker:
+        await until(lambda: not broker.transactions.loading)
+        found = await samples(broker)
+        assert found["millstream_transaction_partitions_loading",] == 0
+        assert found["millstream_transaction_records_unreadable_total",] == 1

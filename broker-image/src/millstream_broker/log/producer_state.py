@@ -46,6 +46,8 @@ from .transactions import EndedTransaction, Transactions
 from .verifications import Verifications
 
 KEPT_BATCHES = 5
+LATE_BUFFER_MS = 300_000
+"""Kafka's: a transaction is late after the longest timeout and this, when its coordinator has long aborted it."""
 LARGEST_EPOCH = 0x7FFF
 _HEAD = struct.Struct(">hI")
 _COUNT = struct.Struct(">i")
@@ -195,6 +197,16 @@ class ProducerStateManager:
         """Whether the producer has an open transaction, and this epoch."""
         known = self.by_id.get(producer_id)
         return known is not None and known.transaction_first_offset >= 0 and known.epoch == epoch
+
+    def has_late_transaction(self, now_ms: int, max_timeout_ms: int) -> bool:
+        """Whether the oldest open transaction got its last batch so long ago that nobody will end it.
+
+        Kafka compares the batch's timestamp, which the producer chooses.
+        """
+        oldest = self.transactions.oldest
+        return (
+            oldest is not None and now_ms - self.by_id[oldest].last_seen_ms > max_timeout_ms + LATE_BUFFER_MS
+        )
 
     def _check_transaction(self, header: BatchHeader, known: ProducerStateEntry | None) -> None:
         """ApiError unless the transaction is open here, or its coordinator has confirmed it."""

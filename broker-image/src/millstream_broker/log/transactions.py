@@ -53,6 +53,15 @@ class Transactions:
         return bool(self._open) or bool(self._unreplicated)
 
     @property
+    def open_count(self) -> int:
+        return len(self._open)
+
+    @property
+    def oldest(self) -> int | None:
+        """The producer id of the open transaction that began first; None without one."""
+        return next(iter(self._open.values()), None)
+
+    @property
     def open(self) -> dict[int, int]:
         """Producer ids by first offset, in ascending order."""
         return dict(self._open)

@@ -280,6 +280,45 @@ TABLE = (
         "records",
         "Records of __consumer_offsets that were skipped when groups were loaded.",
     ),
+    # Transactions
+    Metric(
+        "millstream_transactional_ids",
+        "gauge",
+        "ids",
+        "Transactional ids coordinated here, by their state.",
+        ("state",),
+    ),
+    Metric(
+        "millstream_oldest_transaction_seconds",
+        "gauge",
+        "seconds",
+        "Age of the oldest transaction coordinated here that has not ended in all its partitions; 0 without one.",
+    ),
+    Metric(
+        "millstream_open_transactions",
+        "gauge",
+        "transactions",
+        "Transactions open in partitions led here, once for each partition.",
+    ),
+    Metric(
+        "millstream_partitions_with_late_transactions",
+        "gauge",
+        "partitions",
+        "Partitions led here whose oldest open transaction got no records for transaction.max.timeout.ms and five"
+        " minutes more: nobody will end it, as in Kafka's PartitionsWithLateTransactionsCount.",
+    ),
+    Metric(
+        "millstream_transaction_partitions_loading",
+        "gauge",
+        "partitions",
+        "Partitions of __transaction_state led here whose transactional ids are not loaded yet.",
+    ),
+    Metric(
+        "millstream_transaction_records_unreadable_total",
+        "counter",
+        "records",
+        "Records of __transaction_state that were skipped when transactional ids were loaded.",
+    ),
     # Disks
     Metric(
         "millstream_log_directory_online",

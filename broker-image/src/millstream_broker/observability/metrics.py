@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sized
 from dataclasses import dataclass, field
@@ -33,6 +34,8 @@ from ..runtime.stats import Stats
 from ..security.audit.trail import AuditTrail
 from ..security.quotas.quotas import Quotas
 from ..security.tls.listener_tls import CertificateState
+from ..transactions.driver import TransactionDriver
+from ..transactions.transaction import ONGOING
 from .metric_table import LONGEST_LABEL, MOST_CLIENTS, MOST_PARTITIONS, MOST_TOPICS, TABLE
 
 Labels = tuple[str, ...]
@@ -70,12 +73,18 @@ class Sums:
 class _Tally:
     """Totals over the replicas of this broker, added one by one."""
 
+    now_ms: int
+    """Of the wall clock."""
+    max_transaction_timeout_ms: int
     led: int = 0
     under_replicated: int = 0
     under_min_isr: int = 0
     max_lag: int = 0
     uncleanable: int = 0
     offline: int = 0
+    open_transactions: int = 0
+    late_transactions: int = 0
+    """Partitions led here that have one."""
     sizes: dict[str, int] = field(default_factory=dict)
     ends: dict[Labels, float] = field(default_factory=dict)
     by_topic: dict[str, dict[str, int]] = field(default_factory=dict)
@@ -96,6 +105,11 @@ class _Tally:
             self.led += 1
             self.under_replicated += in_sync < len(one.record.replicas)
             self.under_min_isr += in_sync < one.min_insync_replicas
+            producers = log.producers
+            self.open_transactions += producers.transactions.open_count
+            self.late_transactions += producers.has_late_transaction(
+                self.now_ms, self.max_transaction_timeout_ms
+            )
             if one.isr is not None:
                 self.max_lag = max(self.max_lag, one.isr.max_lag())
 
@@ -112,6 +126,7 @@ class Metrics:
         replicas: Replicas,
         logs: LogManager,
         groups: GroupDriver,
+        transactions: TransactionDriver,
         controllership: Controllership,
         coordination: Connected,
         quotas: Quotas,
@@ -125,6 +140,7 @@ class Metrics:
         self._replicas = replicas
         self._logs = logs
         self._groups = groups
+        self._transactions = transactions
         self._controllership = controllership
         self._coordination = coordination
         self._quotas = quotas
@@ -136,7 +152,8 @@ class Metrics:
     async def text(self) -> bytes:
         """All metrics in Prometheus's text format, with those of the process."""
         async with self._scraping:
-            page, found = Page(TABLE), _Tally()
+            page = Page(TABLE)
+            found = _Tally(int(time.time() * 1000), self._transactions.max_timeout_ms)
             async for one in cooperatively(list(self._replicas.all())):
                 found.add(one)
                 self._received.add(one, one.received_bytes)
@@ -159,6 +176,7 @@ class Metrics:
             await yield_to_others()
             self._add_gauges(page, found, *counts)
             found.omitted["millstream_group_committed_offset"] = await self._add_groups(page)
+            await self._add_transactions(page)
             found.omitted["millstream_quota_limit"] = await self._add_quotas(page)
             found.directories = await self._sizes_of_directories()
             found.offline_directories = list(self._logs.offline)
@@ -186,6 +204,7 @@ class Metrics:
             ("isr_shrinks", stats.isr_shrinks),
             ("isr_expands", stats.isr_expands),
             ("group_records_unreadable", self._groups.unreadable),
+            ("transaction_records_unreadable", self._transactions.unreadable),
         ):
             page.add(f"millstream_{name}_total", value)
         suppressed = {(cause,): count for cause, count in stats.lines_suppressed.items()}
@@ -208,6 +227,17 @@ class Metrics:
         page.add("millstream_group_members", members)
         page.add("millstream_group_committed_offset", offsets)
         return omitted
+
+    async def _add_transactions(self, page: Page) -> None:
+        """Add the metrics of this coordinator's transactional ids."""
+        states, oldest_ms = Counter[Labels](), 0
+        async for _, transaction in cooperatively(self._transactions.all()):
+            state = transaction.state
+            states[state.label,] += 1
+            if state is ONGOING or state.is_ending:
+                oldest_ms = max(oldest_ms, self._transactions.wall_clock - transaction.start_timestamp)
+        page.add("millstream_transactional_ids", states)
+        page.add("millstream_oldest_transaction_seconds", oldest_ms / 1000)
 
     def _add_certificates(self, page: Page) -> None:
         states = list(self._certificates())
@@ -271,6 +301,9 @@ class Metrics:
             ("offsets_topic_missing_replicas", missing),
             ("coordination_connected", self._coordination.is_connected),
             ("group_partitions_loading", self._groups.loading),
+            ("transaction_partitions_loading", self._transactions.loading),
+            ("open_transactions", found.open_transactions),
+            ("partitions_with_late_transactions", found.late_transactions),
             ("uncleanable_partitions", found.uncleanable),
             ("offline_log_directories", len(self._logs.offline)),
             ("offline_partitions", found.offline),

@@ -31,6 +31,7 @@ class TransactionDriver:
         self._coordinator = TransactionCoordinatorShard(config, producer_ids.next, sender)
         self._runtime = CoordinatorRuntime(self._coordinator, topic, "transactional ids")
         self._sender = sender
+        self.max_timeout_ms = config.transaction_max_timeout_ms
         sender.report_to(self._markers_written)
 
     # ---- life
