@@ -20,7 +20,8 @@ from millstream_bench.results import Results, load, save
 from millstream_bench.workload import Workload
 from millstream_bench.workloads import WORKLOADS, cluster, floor, importing, latency, produce, single
 from millstream_harness.operator_scale_figures import Found, Size
-from millstream_kafka.batch import iter_batches, read_records, validate
+from millstream_kafka.appendable import validate
+from millstream_kafka.batch import iter_batches, read_records
 from millstream_kafka.protocol import metadata
 
 pytestmark = pytest.mark.process

@@ -14,6 +14,7 @@ from kafka.record.memory_records import MemoryRecords, MemoryRecordsBuilder
 
 from millstream_broker.log import validator
 from millstream_broker.log.config import LogConfig
+from millstream_kafka.appendable import MOST_BATCHES, validate
 from millstream_kafka.batch import (
     CONTROL,
     DELETE_HORIZON,
@@ -21,7 +22,6 @@ from millstream_kafka.batch import (
     HEADER_SIZE,
     INT32_MAX,
     LEAST_RECORD,
-    MOST_BATCHES,
     TRANSACTIONAL,
     Record,
     build_batch,
@@ -32,7 +32,6 @@ from millstream_kafka.batch import (
     read_records,
     scan_records,
     stamp_append_time,
-    validate,
 )
 from millstream_kafka.compression import Compression
 from millstream_kafka.protocol.errors import ApiError, ErrorCode

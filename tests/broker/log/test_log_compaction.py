@@ -15,7 +15,8 @@ from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millstream_broker.log.compaction import Compaction, due
+from millstream_broker.log.compaction import Compaction
+from millstream_broker.log.compaction_due import due
 from millstream_broker.log.config import LogConfig
 from millstream_broker.log.log import Log
 from millstream_broker.log.manager import LogManager

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from millstream_broker.log.compaction import due
+from millstream_broker.log.compaction_due import due
 from millstream_broker.log.config import LogConfig
 from millstream_broker.log.log import Log
 from millstream_harness.compaction import NOW, compact, put, put_closed

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from millstream_broker.log import compaction as compaction_module
-from millstream_broker.log.compaction import Allowance, Compaction, Throttler, due
+from millstream_broker.log.compaction import Allowance, Compaction, Throttler
+from millstream_broker.log.compaction_due import due
 from millstream_broker.log.config import LogConfig
 from millstream_broker.log.files import FileCache
 from millstream_broker.log.log import Log

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from millstream_broker.log.append_origin import AppendOrigin
 from millstream_broker.log.cleaned_transactions import CleanedTransactions
-from millstream_broker.log.compaction import Allowance, Compaction, dirtiest
+from millstream_broker.log.compaction import Allowance, Compaction
+from millstream_broker.log.compaction_due import dirtiest
 from millstream_broker.log.config import LogConfig
 from millstream_broker.log.log import Log
 from millstream_broker.log.transaction_index import AbortedTransaction

@@ -15,15 +15,16 @@ import pytest
 from crc32c import crc32c
 
 from millstream_broker.log import validator
-from millstream_broker.log.compaction import Compaction, due
+from millstream_broker.log.compaction import Compaction
+from millstream_broker.log.compaction_due import due
 from millstream_broker.log.config import LogConfig
 from millstream_broker.log.log import Log
 from millstream_kafka import compression
+from millstream_kafka.appendable import HeaderRefusedError
 from millstream_kafka.batch import (
     HEADER,
     HEADER_SIZE,
     LARGEST_RECORD,
-    HeaderRefusedError,
     Record,
     build_batch,
     read_records,

@@ -15,21 +15,19 @@ from hypothesis import strategies as st
 from millstream_broker.log import validator
 from millstream_broker.log.config import LogConfig
 from millstream_broker.log.log import Log
+from millstream_kafka.appendable import MOST_RECORDS_A_BYTE, HeaderRefusedError, validate
 from millstream_kafka.batch import (
     HEADER,
     HEADER_SIZE,
     INT32_MAX,
     LEAST_RECORD,
     MOST_OFFSETS,
-    MOST_RECORDS_A_BYTE,
-    HeaderRefusedError,
     Record,
     build_batch,
     empty_batch,
     read_header,
     read_records,
     scan_records,
-    validate,
 )
 from millstream_kafka.compression import Compression, compress
 from millstream_kafka.protocol.errors import ApiError, ErrorCode

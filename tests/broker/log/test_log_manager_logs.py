@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from millstream_broker.log import compaction as compaction_module
+from millstream_broker.log import compaction_due as due_module
 from millstream_broker.log import manager as manager_module
 from millstream_broker.log.config import LogConfig
 from millstream_broker.log.directory import LogDirError
@@ -276,14 +276,14 @@ def test_a_log_that_cannot_be_looked_at_leaves_the_turn_to_others(
 ) -> None:
     manager = start(tmp_path, config=COMPACTED)
     logs = [dirty(manager, partition, 3) for partition in range(2)]
-    due = compaction_module.due
+    due = due_module.due
 
     def fail_first(log: Log, now_ms: int, high_watermark: int) -> tuple[float, int] | None:
         if log is logs[0]:
             raise error
         return due(log, now_ms, high_watermark)
 
-    monkeypatch.setattr(compaction_module, "due", fail_first)
+    monkeypatch.setattr(due_module, "due", fail_first)
     compaction = manager.next_compaction(NOW)
     assert compaction is not None
     assert compaction.log is logs[1]

@@ -16,6 +16,7 @@ from millstream_broker.log.log import Log
 from millstream_broker.log.producer_state import LATE_BUFFER_MS, ProducerStateManager
 from millstream_broker.log.transaction_index import AbortedTransaction, TransactionIndexes
 from millstream_broker.log.transactions import EndedTransaction, Transactions
+from millstream_kafka.appendable import validate
 from millstream_kafka.batch import (
     CONTROL,
     HEADER_SIZE,
@@ -24,7 +25,6 @@ from millstream_kafka.batch import (
     build_batch,
     empty_batch,
     read_header,
-    validate,
 )
 from millstream_kafka.compression import Compression
 from millstream_kafka.control_batch import EndTransactionMarker, build_marker, read_marker

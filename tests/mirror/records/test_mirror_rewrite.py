@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from millstream_kafka.appendable import validate
 from millstream_kafka.batch import (
     DELETE_HORIZON,
     HEADER_SIZE,
@@ -18,7 +19,6 @@ from millstream_kafka.batch import (
     crc_matches,
     read_header,
     read_records,
-    validate,
 )
 from millstream_kafka.compression import Compression
 from millstream_kafka.protocol.fetch import AbortedTransaction

@@ -28,7 +28,8 @@ from millstream_kafka.topic_partition import TopicPartition
 
 from . import folders
 from .checkpoints import Identified
-from .compaction import Allowance, Compaction, dirtiest
+from .compaction import Allowance, Compaction
+from .compaction_due import dirtiest
 from .config import LogConfig
 from .directory import BrokenDirError, LogDir, LogDirError, boot_id, describe
 from .files import FileCache, is_failure

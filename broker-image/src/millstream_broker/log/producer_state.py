@@ -36,7 +36,8 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from millstream_kafka.batch import BY_BROKER, INT32_MAX, NO_PRODUCER, BatchHeader, advance_sequence
+from millstream_kafka.appendable import BY_BROKER
+from millstream_kafka.batch import INT32_MAX, NO_PRODUCER, BatchHeader, advance_sequence
 from millstream_kafka.control_batch import EndTransactionMarker
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 

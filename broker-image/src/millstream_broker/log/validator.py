@@ -18,8 +18,8 @@ from __future__ import annotations
 
 import logging
 
+from millstream_kafka.appendable import BY_BROKER, HeaderRefusedError, validate
 from millstream_kafka.batch import (
-    BY_BROKER,
     CODEC_MASK,
     CONTROL,
     HEADER_SIZE,
@@ -30,7 +30,6 @@ from millstream_kafka.batch import (
     MOST_OFFSETS,
     TRANSACTIONAL,
     BatchHeader,
-    HeaderRefusedError,
     build_batch,
     crc_matches,
     iter_batches,
@@ -38,7 +37,6 @@ from millstream_kafka.batch import (
     read_records,
     scan_records,
     stamp_append_time,
-    validate,
 )
 from millstream_kafka.compression import Compression
 from millstream_kafka.protocol.errors import ApiError, ErrorCode

@@ -25,7 +25,8 @@ from collections.abc import Callable, Sequence
 from time import monotonic_ns
 from typing import NoReturn
 
-from millstream_kafka.batch import CODEC_MASK, HEADER_SIZE, HeaderRefusedError
+from millstream_kafka.appendable import HeaderRefusedError
+from millstream_kafka.batch import CODEC_MASK, HEADER_SIZE
 from millstream_kafka.mirror_source import KEY as MIRROR_SOURCE
 from millstream_kafka.mirror_source import REJOIN
 from millstream_kafka.protocol.errors import ApiError, ErrorCode

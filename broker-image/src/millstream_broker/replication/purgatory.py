@@ -15,7 +15,8 @@ from collections import deque
 from collections.abc import Callable, Generator
 from typing import Any, TypeVar
 
-from millstream_kafka.batch import TRANSACTIONAL, validate
+from millstream_kafka.appendable import validate
+from millstream_kafka.batch import TRANSACTIONAL
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 
 from ..log.append_info import AppendInfo
