@@ -305,6 +305,19 @@ async def test_groups_hear_of_their_topic_alone(tmp_path: Path) -> None:
         ]
 
 
+async def test_groups_hear_of_a_leader_that_is_elected_again(tmp_path: Path) -> None:
+    """It may have missed another one in between. A change of its ISR tells them nothing."""
+    record = topic(OFFSETS_TOPIC, led_by(US, epoch=1))
+    async with replicating(tmp_path) as world:
+        await world.told(state(record))
+        world.groups.told.clear()
+        (first,) = record.partitions
+        for later in (replace(first, version=1), replace(first, version=2, leader_epoch=3)):
+            await world.told(state(replace(record, partitions=(later,))))
+        counts = ("has partitions", 1)
+        assert world.groups.told == [counts, counts, ("lead", 0)]
+
+
 # Deleted topics
 
 

@@ -332,6 +332,23 @@ def test_a_coordinator_goes_on_with_markers_that_it_loads(commits: bool) -> None
     assert machine.state() == ("CompleteCommit" if commits else "CompleteAbort")
 
 
+def test_a_coordinator_that_is_elected_again_sends_its_markers_in_the_new_epoch() -> None:
+    machine = TransactionMachine()
+    producer = ongoing(machine)
+    machine.marks = False
+    assert machine.end(producer, commits=True).error is NONE
+    (before,) = machine.markers.waiting
+    machine.shard.set_epoch(0, before.coordinator_epoch)
+    assert machine.markers.waiting == [before]
+    machine.shard.set_epoch(0, before.coordinator_epoch + 2)  # another one had the epoch between them
+    (markers,) = machine.markers.waiting
+    assert markers == replace(before, coordinator_epoch=before.coordinator_epoch + 2)
+    machine.shard.markers_written(before, before.partitions)
+    assert machine.state() == "PrepareCommit"
+    machine.mark()
+    assert machine.state() == "CompleteCommit"
+
+
 def test_an_open_transaction_survives_its_coordinator() -> None:
     machine = TransactionMachine()
     producer = ongoing(machine)

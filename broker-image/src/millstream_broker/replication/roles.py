@@ -91,7 +91,10 @@ class Roles:
             if record is not partition.record:
                 joined = partition.isr is None and len(record.replicas) > 1
                 isr = self._isr(record, opened, partition.high_watermark, config) if joined else None
+                was_elected = record.leader_epoch != partition.record.leader_epoch
                 partition.lead(record, isr)
+                if was_elected:  # again: another broker may have led meanwhile
+                    self._tell_coordinator(topic, index, record)
             partition.configure(config)
             return
         opened.confirm(record.leader_epoch)
@@ -116,6 +119,9 @@ class Roles:
             self._raise_epoch,
             self.starts,
         )
+        self._tell_coordinator(topic, index, record)
+
+    def _tell_coordinator(self, topic: TopicRecord, index: int, record: PartitionRecord) -> None:
         if (coordinator := self._coordinators.get(topic.name)) is not None:
             coordinator.on_election(index, record.leader_epoch)
 

@@ -46,7 +46,7 @@ class TransactionDriver:
 
     def on_election(self, partition: int, leader_epoch: int) -> None:
         """Load this partition of __transaction_state, because this broker leads it from now on."""
-        self._coordinator.set_epoch(partition, leader_epoch)
+        self._runtime.run(lambda: self._coordinator.set_epoch(partition, leader_epoch))
         self._runtime.on_election(partition)
 
     def on_resignation(self, partition: int) -> None:

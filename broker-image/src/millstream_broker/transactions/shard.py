@@ -106,9 +106,20 @@ class TransactionCoordinatorShard:
     # ---- partitions of __transaction_state
 
     def set_epoch(self, partition: int, leader_epoch: int) -> None:
-        """This broker leads the partition, in this epoch; call it before the load."""
-        if not self.state.is_active(partition):
-            self._epochs[partition] = leader_epoch
+        """This broker leads the partition, in this epoch; call it before the load.
+
+        It may have led it in an earlier epoch, and missed that another coordinator led between the two. That one can
+        have changed nothing, because this broker has been in the ISR; but markers of its epoch refuse earlier ones.
+        """
+        known = self._epochs.get(partition)
+        self._epochs[partition] = leader_epoch
+        if known == leader_epoch or not self.state.is_active(partition):
+            return
+        self._markers.forget(partition)
+        for transactional_id, transaction in list(self.by_id.items()):
+            is_here = self.state.partition_of(transactional_id) == partition
+            if is_here and transaction.unmarked:
+                self._send_markers(transactional_id, transaction)
 
     def reader(self, partition: int) -> Callable[[Iterable[Buffer]], LoadedTransactions]:
         """The function that reads a partition's batches, for use in a thread."""
