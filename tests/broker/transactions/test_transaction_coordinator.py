@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import uuid
 from dataclasses import replace
 
 import pytest
 
 from millstream_broker.transactions.messages import ProducerResult, TransactionConfig
+from millstream_broker.transactions.shard import SWEPT
 from millstream_broker.transactions.transaction import LAST_EPOCH, MAX_EPOCH
 from millstream_harness.transaction_machine import FIRST_PRODUCER_ID, TIMEOUT_MS, Producer, TransactionMachine
 from millstream_kafka.protocol.errors import ErrorCode
@@ -260,6 +260,43 @@ def test_an_idle_transactional_id_expires_with_a_tombstone() -> None:
     assert machine.state("idle") == ""
 
 
+@pytest.mark.parametrize("version", [0, 2])
+def test_a_check_of_many_ids_takes_turns(version: int) -> None:
+    """Each turn looks at some of them, and ids that have come or gone meanwhile do not matter."""
+    config = TransactionConfig(transactional_id_expiration_ms=1000, transaction_state_log_num_partitions=1)
+    machine = TransactionMachine(config)
+    names = [f"id-{number}" for number in range(2 * SWEPT + 1)]
+    for name in names:
+        producer = machine.started(name)
+        assert machine.add(producer, A, transactional_id=name, version=version) is NONE
+    turns = []
+    machine.advance(TIMEOUT_MS + CLEANUP_MS)
+    while (left := sum(machine.state(name) == "Ongoing" for name in names)) and len(turns) < 9:
+        turns.append(left)
+        machine.advance(1)
+    assert turns == [SWEPT + 1, 1]
+    machine.advance(3_600_000 - TIMEOUT_MS - CLEANUP_MS)
+    assert len(machine.shard.by_id) == SWEPT + 1
+    machine.started("new")
+    machine.advance(1)
+    machine.advance(1)
+    assert set(machine.shard.by_id) == {"new"}
+    machine.advance(3_600_000)
+    assert not machine.shard.by_id, "the next check comes in time"
+
+
+def test_a_check_outlives_the_partition_that_it_began_with() -> None:
+    config = TransactionConfig(transactional_id_expiration_ms=1000, transaction_state_log_num_partitions=1)
+    machine = TransactionMachine(config)
+    for number in range(SWEPT + 1):
+        machine.started(f"id-{number}")
+    machine.advance(3_600_000)
+    assert len(machine.shard.by_id) == 1
+    machine.shard.unload(0)
+    machine.advance(1)
+    assert not machine.shard.by_id
+
+
 # --- writes that fail, are late, or are lost with the coordinator
 
 
@@ -393,7 +430,7 @@ def test_a_coordinator_that_loads_asks_to_retry() -> None:
     assert machine.verify((1, 1), A) == {A: loading}
 
 
-def test_partitions_of_deleted_topics_need_no_markers() -> None:
+def test_partitions_without_a_marker_are_described() -> None:
     machine = TransactionMachine()
     producer = ongoing(machine)
     assert machine.add(producer, B) is NONE
@@ -403,6 +440,5 @@ def test_partitions_of_deleted_topics_need_no_markers() -> None:
     described = machine.shard.describe("t").metadata
     assert described is not None
     assert described.partitions == {B}
-    machine.shard.forget_topics({"b": uuid.uuid4()})
-    machine.advance(0)
+    machine.mark([B])
     assert machine.state() == "CompleteCommit"

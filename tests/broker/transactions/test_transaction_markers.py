@@ -162,6 +162,19 @@ async def test_a_partition_that_stays_unknown_needs_no_marker() -> None:
 
 
 @virtual_time
+async def test_a_deleted_topic_needs_no_marker_and_one_that_is_there_again_does() -> None:
+    around = Surroundings(topic("a", NO_LEADER), topic("b", NO_LEADER), topic("c", NO_LEADER))
+    around.send(A0, A1, B0, ("c", 0))
+    around.change(topic("b", NO_LEADER), topic("c", NO_LEADER))
+    around.sender.topics_deleted({"a", "b"})
+    assert around.written == [A0, A1], "nobody waits until they have stayed unknown"
+    around.change(topic("b", 2), topic("c", 1))
+    await around.wait()
+    assert sorted(around.received) == [(1, [("c", 0)]), (2, [B0])]
+    assert sorted(around.written) == [A0, A1, B0, ("c", 0)]
+
+
+@virtual_time
 async def test_a_higher_epoch_of_the_producer_needs_no_marker() -> None:
     around = Surroundings(topic("a", 1))
     around.errors[1, "a", 0] = ErrorCode.INVALID_PRODUCER_EPOCH

@@ -80,11 +80,14 @@ class TransactionMachine:
 
     def store(self, error: ErrorCode = ErrorCode.NONE) -> None:
         """End the oldest store that is held."""
+        self._store(error)
+        self._settle()
+
+    def _store(self, error: ErrorCode = ErrorCode.NONE) -> None:
         store = self.held.pop(0)
         if not error:
             self.log.extend(store.records)
         self.shard.state.stored([store.write], error)
-        self._settle()
 
     def late(self) -> None:
         """The oldest store that is held is in the log, but not committed in time."""
@@ -93,12 +96,16 @@ class TransactionMachine:
 
     def mark(self, partitions: Collection[TopicPartition] | None = None) -> Markers:
         """Write the oldest markers, in all partitions or in some."""
+        markers = self._mark(partitions)
+        self._settle()
+        return markers
+
+    def _mark(self, partitions: Collection[TopicPartition] | None = None) -> Markers:
         markers = self.markers.waiting.pop(0)
         written = markers.partitions if partitions is None else markers.partitions & set(partitions)
         if left := markers.partitions - written:
             self.markers.waiting.insert(0, replace(markers, partitions=left))
         self.shard.markers_written(markers, written)
-        self._settle()
         return markers
 
     def _settle(self) -> None:
@@ -112,9 +119,9 @@ class TransactionMachine:
                     assert isinstance(effect, StoreRecords)
                     self.held.append(effect)
             if self.held and not self.holds:
-                self.store()
+                self._store()
             elif self.markers.waiting and self.marks:
-                self.mark()
+                self._mark()
             elif not effects:
                 return
 

@@ -55,7 +55,7 @@ class TransactionDriver:
 
     def on_topics_deleted(self, deleted: Mapping[str, UUID]) -> None:
         """Call this after the deletion of topics, with their ids by name."""
-        self._runtime.run(lambda: self._coordinator.forget_topics(deleted))
+        self._sender.topics_deleted(deleted)
 
     async def close(self) -> None:
         """Reply to all waiting callers, and let running appends finish, for a limited time."""

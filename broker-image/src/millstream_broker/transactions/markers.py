@@ -88,6 +88,16 @@ class TransactionMarkerSender:
         for sending in self._sendings.pop(log_partition, ()):
             sending.is_over = True
 
+    def topics_deleted(self, names: Collection[str]) -> None:
+        """These topics were deleted: partitions that are gone need no markers.
+
+        A topic that has been created again may have the transaction, too, and gets its markers.
+        """
+        for sending in [each for of_partition in self._sendings.values() for each in of_partition]:
+            gone = [where for where in sending.left if where[0] in names and self._leader(where) is None]
+            if gone:
+                self._done(sending, gone)
+
     async def close(self) -> None:
         self._is_closed = True
         await supervision.cancel(self._tasks.values())

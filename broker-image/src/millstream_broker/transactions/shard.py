@@ -11,10 +11,11 @@ two continues with its markers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from uuid import UUID
+from itertools import islice
 
 from millstream_kafka.batch import Buffer
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
@@ -36,6 +37,8 @@ from .transaction import NO_PRODUCER_ID, ONGOING, TransactionMetadata, Transacti
 
 RETRY_MS = 500
 """Pause before the completion of a transaction is written again."""
+SWEPT = 250
+"""Transactional ids that are looked at in a row: a broker may have a million."""
 
 _TIME_OUTS, _EXPIRY = ("time-outs", ""), ("expiry", "")
 _COMPLETION = "completion"
@@ -71,6 +74,10 @@ class TransactionCoordinatorShard:
         self._server_version = server_version
         self.state: CoordinatorState[TimerKey] = CoordinatorState(config.transaction_state_log_num_partitions)
         self.by_id: dict[str, Transaction] = {}
+        self._ids: defaultdict[int, set[str]] = defaultdict(set)
+        """By partition of __transaction_state."""
+        self._sweeps: dict[TimerKey, Iterator[str]] = {}
+        """The ids that are left of a check for time-outs or expiry."""
         self._epochs: dict[int, int] = {}
         """Leader epochs of the partitions of __transaction_state that this broker leads."""
         self._set_timer(_TIME_OUTS)
@@ -81,12 +88,8 @@ class TransactionCoordinatorShard:
     def advance(self, now: int, wall_clock: int) -> None:
         """Set the time, in milliseconds of a monotonic clock, and handle everything due."""
         for key in self.state.advance(now, wall_clock):
-            if key == _TIME_OUTS:
-                self._set_timer(key)
-                self._abort_timed_out()
-            elif key == _EXPIRY:
-                self._set_timer(key)
-                self._expire()
+            if key in (_TIME_OUTS, _EXPIRY):
+                self._sweep(key)
             else:
                 self._complete(key[1])
 
@@ -116,9 +119,9 @@ class TransactionCoordinatorShard:
         if known == leader_epoch or not self.state.is_active(partition):
             return
         self._markers.forget(partition)
-        for transactional_id, transaction in list(self.by_id.items()):
-            is_here = self.state.partition_of(transactional_id) == partition
-            if is_here and transaction.unmarked:
+        for transactional_id in list(self._ids[partition]):
+            transaction = self.by_id[transactional_id]
+            if transaction.unmarked:
                 self._send_markers(transactional_id, transaction)
 
     def reader(self, partition: int) -> Callable[[Iterable[Buffer]], LoadedTransactions]:
@@ -131,7 +134,8 @@ class TransactionCoordinatorShard:
             return  # loaded twice at once: changes since the first load count
         self.state.loaded(partition)
         for transactional_id, metadata in loaded.transactions.items():
-            transaction = self.by_id[transactional_id] = Transaction(metadata)
+            transaction = Transaction(metadata)
+            self._keep(transactional_id, transaction)
             if metadata.state.is_ending:
                 self._send_markers(transactional_id, transaction)
 
@@ -140,7 +144,7 @@ class TransactionCoordinatorShard:
         self.state.unloading(partition)
         self._markers.forget(partition)
         self._epochs.pop(partition, None)
-        for transactional_id in [each for each in self.by_id if self.state.partition_of(each) == partition]:
+        for transactional_id in self._ids.pop(partition, ()):
             del self.by_id[transactional_id]
             self.state.timers.cancel((_COMPLETION, transactional_id))
         self.state.unloaded(partition)
@@ -148,12 +152,13 @@ class TransactionCoordinatorShard:
     def answer_all(self, error: ErrorCode) -> None:
         """Callers wait only for writes, which end."""
 
-    def forget_topics(self, deleted: Mapping[str, UUID]) -> None:
-        """Topics were deleted: transactions that end need no markers in them."""
-        for transactional_id, transaction in list(self.by_id.items()):
-            if transaction.metadata.state.is_ending:
-                gone = {each for each in transaction.unmarked if each[0] in deleted}
-                self._marked(transactional_id, transaction, gone)
+    def _keep(self, transactional_id: str, transaction: Transaction) -> None:
+        self.by_id[transactional_id] = transaction
+        self._ids[self.state.partition_of(transactional_id)].add(transactional_id)
+
+    def _forget(self, transactional_id: str) -> None:
+        del self.by_id[transactional_id]
+        self._ids[self.state.partition_of(transactional_id)].discard(transactional_id)
 
     # ---- requests of producers
 
@@ -190,7 +195,7 @@ class TransactionCoordinatorShard:
             else:
                 reply(ProducerResult(error, started.producer_id, started.producer_epoch))
 
-        self.by_id[transactional_id] = transaction
+        self._keep(transactional_id, transaction)
         self._change(transactional_id, transaction, started, stored)
 
     def _to_start(self, transactional_id: str, timeout_ms: int, expected: Producer | None) -> Transaction:
@@ -306,7 +311,7 @@ class TransactionCoordinatorShard:
                 if not error:
                     transaction.metadata = changed
                 elif transaction.metadata.producer_epoch < 0:  # it was never stored
-                    del self.by_id[transactional_id]
+                    self._forget(transactional_id)
             then(error)
             if not error and self.by_id.get(transactional_id) is transaction and changed.state.is_ending:
                 self._send_markers(transactional_id, transaction)
@@ -380,17 +385,31 @@ class TransactionCoordinatorShard:
 
     # ---- time-outs and expiry
 
-    def _abort_timed_out(self) -> None:
-        now = self.state.wall_clock
-        for transactional_id, transaction in list(self.by_id.items()):
-            if transaction.pending is None and transaction.metadata.is_timed_out(now):
-                self._fence(transactional_id, transaction, lambda error: None)
+    def _sweep(self, key: TimerKey) -> None:
+        """Check some transactional ids; the next ones follow in another turn of the loop."""
+        handle = self._abort_if_timed_out if key == _TIME_OUTS else self._remove_if_expired
+        left = self._sweeps.get(key)
+        if left is None:
+            left = self._sweeps[key] = iter(list(self.by_id))
+        some = list(islice(left, SWEPT))
+        for transactional_id in some:
+            transaction = self.by_id.get(transactional_id)
+            if transaction is not None and transaction.pending is None:
+                handle(transactional_id, transaction)
+        if len(some) == SWEPT:
+            self.state.timers.set(key, self.state.now + 1)
+        else:
+            del self._sweeps[key]
+            self._set_timer(key)
 
-    def _expire(self) -> None:
-        now, expiration_ms = self.state.wall_clock, self._config.transactional_id_expiration_ms
-        for transactional_id, transaction in list(self.by_id.items()):
-            if transaction.pending is None and transaction.metadata.is_expired(now, expiration_ms):
-                self._remove(transactional_id, transaction)
+    def _abort_if_timed_out(self, transactional_id: str, transaction: Transaction) -> None:
+        if transaction.metadata.is_timed_out(self.state.wall_clock):
+            self._fence(transactional_id, transaction, lambda error: None)
+
+    def _remove_if_expired(self, transactional_id: str, transaction: Transaction) -> None:
+        expiration_ms = self._config.transactional_id_expiration_ms
+        if transaction.metadata.is_expired(self.state.wall_clock, expiration_ms):
+            self._remove(transactional_id, transaction)
 
     def _remove(self, transactional_id: str, transaction: Transaction) -> None:
         transaction.pending = TransactionState.DEAD
@@ -399,7 +418,7 @@ class TransactionCoordinatorShard:
             if self.by_id.get(transactional_id) is transaction:
                 transaction.pending = None
                 if not error:
-                    del self.by_id[transactional_id]
+                    self._forget(transactional_id)
 
         self.state.store(transactional_id, [transaction_record(transactional_id, None)], stored)
 
