@@ -18,8 +18,8 @@ TIMEOUT_S = 20.0
 LOG_LEVEL = 5
 """Omits librdkafka's message at every end of a client."""
 NO_ID = "A" * 22
-
-
+READ_UNCOMMITTED = {"isolation.level": "read_uncommitted"}
+"""Settings of a consumer that an open transaction, which may be somebody else's, must not delay."""
 CREATE = "create it, or correct the name"
 
 

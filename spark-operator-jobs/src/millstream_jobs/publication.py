@@ -70,7 +70,7 @@ def make(spark: SparkSession, wanted: Publish, files: Files) -> tuple[Plan, bool
     """Stage the rows and create the plan. Returns the plan, and whether another driver had created it first."""
     attempt = uuid.uuid4().hex[:8]
     topic_id = topic_id_of(wanted)
-    with positions.consumer(wanted.brokers) as cluster:
+    with positions.consumer(wanted.brokers, positions.READ_UNCOMMITTED) as cluster:
         numbers = positions.partitions(cluster, wanted.topic)
         rows = _numbered(_records(spark, wanted, len(numbers)))
         rows.write.option("maxRecordsPerFile", ROWS_A_FILE).partitionBy("target").parquet(

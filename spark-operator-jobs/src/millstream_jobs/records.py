@@ -23,7 +23,7 @@ LOOK_BACK = 16
 AT_ONCE = 200
 """Partitions that one consumer reads."""
 SMALL_FETCHES = {
-    "isolation.level": "read_uncommitted",  # an open transaction must not delay this
+    **positions.READ_UNCOMMITTED,
     "max.partition.fetch.bytes": 65536,
     "queued.max.messages.kbytes": 16384,
 }

@@ -18,7 +18,7 @@ CLUSTER = stored(cluster("default"))
 
 BROKERS = {
     "identities": {"flights": TopicIdentity("T1", 1)},
-    "offsets": lambda wanted: {one: 2 if when == EARLIEST else 10 for one, when in wanted.items()},
+    "offsets": lambda wanted, **_: {one: 2 if when == EARLIEST else 10 for one, when in wanted.items()},
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,6 +12,7 @@ from confluent_kafka import Producer
 from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.in_process_cluster import InProcessCluster
 from millstream_harness.kube import until
+from millstream_harness.transactional_writer import TransactionalWriter
 from millstream_operator.kafka.admin import KafkaAdmin
 from millstream_operator.kafka.records import EARLIEST, LATEST, AdminError, ConfigChange, NewTopic, Partition
 from millstream_operator.models import API_VERSION, Cluster, Resource, Topic
@@ -201,6 +203,22 @@ def test_offsets_come_from_every_leader_while_leaders_change(
     with pytest.raises(AdminError, match=r"unknown partitions: .*counted.*6"):
         admin.offsets(wanted | {Partition("counted", 6): LATEST})
     admin.delete_topics({"counted": None})
+
+
+def test_committed_records_end_where_an_open_transaction_begins(
+    brokers: InProcessCluster, admin: KafkaAdmin
+) -> None:
+    created(brokers, admin, "uncommitted", 1, 3)
+    log, later = Partition("uncommitted", 0), int(time.time() * 1000) + 60_000
+    writer = TransactionalWriter(brokers.bootstrap, "uncommitted")
+    writer.begin(b"open", timestamp=later)
+    assert admin.offsets({log: LATEST}) == {log: 1}
+    assert admin.offsets({log: LATEST}, read_committed=True) == {log: 0}
+    assert admin.offsets({log: later}, read_committed=True) == {log: -1}
+    writer.commit()
+    until("the marker is in the log", lambda: admin.offsets({log: LATEST}, read_committed=True) == {log: 2})
+    assert admin.offsets({log: later}, read_committed=True) == {log: 0}
+    admin.delete_topics({"uncommitted": None})
 
 
 def test_a_broker_is_drained_and_filled_again(brokers: InProcessCluster, admin: KafkaAdmin) -> None:

@@ -22,6 +22,8 @@ from .cluster import P, by_topic
 
 CONSUMER: Final = -1
 """``replica_id`` of a client that is no replica."""
+READ_UNCOMMITTED, READ_COMMITTED = 0, 1
+"""Isolation levels."""
 NO_OFFSET_NOW: Final = frozenset(
     {
         ErrorCode.KAFKA_STORAGE_ERROR,
@@ -41,9 +43,13 @@ class OffsetAdmin:
         self.cluster = cluster
         self.timeout = timeout
 
-    async def offsets(self, wanted: Mapping[P, int]) -> dict[TopicPartition, int]:
+    async def offsets(
+        self, wanted: Mapping[P, int], *, read_committed: bool = False
+    ) -> dict[TopicPartition, int]:
         """For each partition the offset of the first record at or after a time in milliseconds, -1 if there is none,
-        or of one of the bounds in ``list_offsets``; without partitions for which no leader answers now."""
+        or of one of the bounds in ``list_offsets``; without partitions for which no leader answers now.
+
+        ``read_committed``: the log ends where the first open transaction begins (the last stable offset)."""
         found: dict[TopicPartition, int] = {}
         for leader, times in (await self._by_leader(wanted)).items():
             topics = [
@@ -53,7 +59,9 @@ class OffsetAdmin:
                 )
                 for name, partitions in by_topic(times).items()
             ]
-            request = ListOffsetsRequest(replica_id=CONSUMER, topics=topics)
+            request = ListOffsetsRequest(
+                CONSUMER, READ_COMMITTED if read_committed else READ_UNCOMMITTED, topics
+            )
             response = await self.cluster.call_node(leader, list_offsets.API, request, timeout=self.timeout)
             for topic in response.topics:
                 for entry in topic.partitions:

@@ -244,15 +244,21 @@ class KafkaAdmin(AccessRequests):
             for group, offsets in found.items()
         }
 
-    def offsets(self, wanted: Mapping[Partition, int]) -> dict[Partition, int]:
+    def offsets(
+        self, wanted: Mapping[Partition, int], *, read_committed: bool = False
+    ) -> dict[Partition, int]:
         """For each partition the offset of the first record at or after a time in milliseconds, or of ``EARLIEST`` or
-        ``LATEST``; -1 if there is no such record. Every partition must exist and have a leader."""
-        found = self.led_offsets(wanted, ELECTION_S)
+        ``LATEST``; -1 if there is no such record. Every partition must exist and have a leader.
+
+        ``read_committed``: logs end where the first open transaction begins."""
+        found = self.led_offsets(wanted, ELECTION_S, read_committed=read_committed)
         if without := wanted.keys() - found.keys():
             raise AdminError(no_leader(without))
         return found
 
-    def led_offsets(self, wanted: Mapping[Partition, int], wait_s: float = LOOK_S) -> dict[Partition, int]:
+    def led_offsets(
+        self, wanted: Mapping[Partition, int], wait_s: float = LOOK_S, *, read_committed: bool = False
+    ) -> dict[Partition, int]:
         """The same, without those partitions that no leader answers for within about ``wait_s``."""
         if not wanted:
             return {}
@@ -261,7 +267,7 @@ class KafkaAdmin(AccessRequests):
             found: dict[Partition, int] = {}
             deadline = time.monotonic() + wait_s
             while left := {partition: when for partition, when in wanted.items() if partition not in found}:
-                answered = await client.offsets(left)
+                answered = await client.offsets(left, read_committed=read_committed)
                 found |= {Partition(*partition): offset for partition, offset in answered.items()}
                 if len(found) < len(wanted):
                     if time.monotonic() > deadline:

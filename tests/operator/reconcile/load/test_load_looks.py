@@ -53,7 +53,9 @@ def test_an_operator_that_dies_between_two_writes_of_a_start(before: str) -> Non
     with pytest.raises(KubeError, match="died"):
         look(found)
     found.kube.refused_writes.clear()
-    found.brokers.answers["offsets"] = lambda wanted: dict.fromkeys(wanted, 99)  # more records have arrived
+    found.brokers.answers["offsets"] = lambda wanted, **_: dict.fromkeys(
+        wanted, 99
+    )  # more records have arrived
     assert look(found) == SOON
     assert sorted(written(found)) == ["ConfigMap", "Job", "RoleBinding", "ServiceAccount"], "each once"
     told = json.loads(found.kube.objects["ConfigMap", "daily-0001-u-daily"]["data"]["run.json"])

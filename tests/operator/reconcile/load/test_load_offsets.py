@@ -45,7 +45,8 @@ def a_load(**spec: Any) -> BatchLoad:
 
 
 def brokers(**answers: Any) -> ToldBrokers:
-    def offsets(wanted: Mapping[Partition, int]) -> dict[Partition, int]:
+    def offsets(wanted: Mapping[Partition, int], *, read_committed: bool = False) -> dict[Partition, int]:
+        assert read_committed or EARLIEST in wanted.values()
         return {partition: LOGS[when][partition] for partition, when in wanted.items()}
 
     return ToldBrokers(**{"identities": TOPICS, "offsets": offsets, **answers})

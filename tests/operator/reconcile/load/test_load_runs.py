@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -23,7 +24,7 @@ from millstream_harness.load_looks import (
     spark,
     written,
 )
-from millstream_operator.kafka.records import AdminError
+from millstream_operator.kafka.records import AdminError, Partition
 from millstream_operator.kubernetes.client import KubeError
 
 
@@ -232,9 +233,13 @@ def test_a_run_that_takes_too_long_is_stopped() -> None:
 
 def test_what_a_load_has_not_loaded_is_its_lag() -> None:
     found = in_memory(CLUSTER, a_load(LOADED), **BROKERS)
-    found.brokers.answers["offsets"] = lambda wanted: {
-        one: 10 if when < 0 else 0 for one, when in wanted.items()
-    }
+
+    def offsets(wanted: Mapping[Partition, int], *, read_committed: bool = False) -> dict[Partition, int]:
+        """Each log ends at 10, and a transaction is open behind that."""
+        end = 10 if read_committed else 12
+        return {one: end if when < 0 else 0 for one, when in wanted.items()}
+
+    found.brokers.answers["offsets"] = offsets
     assert look(found) == ENDED
     status = found.status("BatchLoad", "daily")
     assert status["lag"]["records"] == 6

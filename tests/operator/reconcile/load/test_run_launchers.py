@@ -173,7 +173,7 @@ def test_repeated_run_keeps_offsets_and_rows_of_the_failed_run(place: Place) -> 
     load = Load(place)
     place.will_report(**FAILED)
     load.run()
-    load.found.brokers.answers["offsets"] = lambda wanted: dict.fromkeys(wanted, 99)
+    load.found.brokers.answers["offsets"] = lambda wanted, **_: dict.fromkeys(wanted, 99)
     place.will_report(**SUCCEEDED)
     load.run(retry=True)
     assert (load.last_run["name"], load.last_run["state"]) == ("daily-0002-u-daily", "Succeeded")
@@ -186,7 +186,7 @@ def test_run_that_was_begun_but_not_started_starts_with_its_stored_offsets(place
     place.will_report(**SUCCEEDED)
     assert load.step() == 0
     assert place.run_files(load.found) == [], "the offsets are stored before anything is started"
-    load.found.brokers.answers["offsets"] = lambda wanted: dict.fromkeys(wanted, 99)
+    load.found.brokers.answers["offsets"] = lambda wanted, **_: dict.fromkeys(wanted, 99)
     load.run()
     (told,) = place.run_files(load.found)
     assert told["offsets"] == [{"topic": "flights", "partition": 0, "from": 2, "until": 10}]

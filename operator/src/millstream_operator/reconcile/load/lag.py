@@ -1,4 +1,4 @@
-"""A BatchLoad's lag: the number of records not loaded yet, and the age of the oldest one. Blocking."""
+"""A BatchLoad's lag: the number of records that a run can load now, and the age of the oldest one. Blocking."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def with_lag(services: LoadParts, load: BatchLoad) -> BatchLoadStatus:
         keys = [
             Partition(topic, index) for topic, found in there.items() for index in range(found.partitions)
         ]
-        ends = admin.offsets(dict.fromkeys(keys, LATEST))
+        ends = admin.offsets(dict.fromkeys(keys, LATEST), read_committed=True)
         loaded = {Partition(one.topic, one.partition): one for one in committed.offsets}
         if news := [key for key in keys if key not in loaded]:
             for key, offset in admin.offsets(dict.fromkeys(news, EARLIEST)).items():

@@ -1,7 +1,8 @@
 """Queries the brokers for the first and last offsets of a load's partitions. Blocking.
 
 All are queried at once, when a run begins. Spark gets them as explicit offsets, since it would resolve "earliest" and
-"latest" late, and again at every retry.
+"latest" late, and again at every retry. A log ends where its first open transaction begins: what follows is not
+committed, and Spark would wait for it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def find_ends(admin: KafkaAdmin, load: BatchLoad, rerun: Rerun | None = None) ->
             return problem
         keys = [Partition(topic, index) for topic in spec.topics for index in range(found[topic].partitions)]
         earliest = admin.offsets(dict.fromkeys(keys, EARLIEST))
-        latest = admin.offsets(dict.fromkeys(keys, LATEST))
+        latest = admin.offsets(dict.fromkeys(keys, LATEST), read_committed=True)
         from_time = _at(admin, keys, begins.timestamp)
         until_time = _at(admin, keys, ends.timestamp)
     except AdminError as error:
@@ -61,5 +62,5 @@ def _at(admin: KafkaAdmin, keys: list[Partition], moment: datetime | None) -> di
     """The first offsets at or after a time; partitions without such a record are left out."""
     if moment is None:
         return {}
-    found = admin.offsets(dict.fromkeys(keys, int(moment.timestamp() * 1000)))
+    found = admin.offsets(dict.fromkeys(keys, int(moment.timestamp() * 1000)), read_committed=True)
     return {key: offset for key, offset in found.items() if offset >= 0}
