@@ -29,6 +29,7 @@ from millstream_operator.reconcile.load import plan as runs
 from millstream_operator.reconcile.load.conditions import tell
 from millstream_operator.reconcile.load.ranges import Ends, digest_of_positions
 from millstream_operator.resources.load_run_file import run_file
+from millstream_operator.resources.pod_access import PodAccess
 
 pytestmark = [
     pytest.mark.soak,
@@ -202,7 +203,7 @@ class Story(RuleBasedStateMachine):
             edited_meanwhile = runs.superseded(load)
             if edited_meanwhile is None:
                 ranges = tuple((part.from_, part.until) for part in load.status.offsets)
-                told = run_file(load, "b:1", result="")
+                told = run_file(load, PodAccess("b:1"), result="")
                 self.drivers[name] = Driver(rows, ranges, told["output"].get("mode") == "New", told["fence"])
             seen = edited_meanwhile or ObservedRun(RunState.PENDING)
         if not seen.state.ended:
