@@ -2,7 +2,7 @@
 
 It watches all namespaces, or those named with --namespace, and acts while it holds the Lease of its release. --liveness
 reports whether it works: it does as long as due work gets done, or while it stands by. It stops on SIGTERM; the next
-operator looks again at whatever was in progress.
+operator reconciles again whatever was in progress.
 """
 
 from __future__ import annotations
@@ -238,7 +238,7 @@ async def operate(
         if (health["overdueSeconds"] or 0) > STUCK_AFTER_S:
             raise scrape.Unhealthy(f"work has been waiting for {health['overdueSeconds']} s")
         if (health["longestLookSeconds"] or 0) > STUCK_AFTER_S:
-            raise scrape.Unhealthy(f"one look has taken {health['longestLookSeconds']} s")
+            raise scrape.Unhealthy(f"one reconcile has taken {health['longestLookSeconds']} s")
         return health
 
     # Ours, as kopf serves its own in one address family only.

@@ -57,7 +57,7 @@ def test_a_standby_takes_over_when_the_other_one_ends(
     is_looked_at(namespace, "two")
     assert acts(first)
     assert not acts(second)
-    assert "looked at Topic" not in second.said()
+    assert "reconciled Topic" not in second.said()
     assert first.stop() == 0
     assert "released the Lease" in first.said()
     assert lease_of(first)["spec"]["holderIdentity"] in ("", second.identity), "the standby need not wait"
@@ -93,7 +93,7 @@ def test_an_operator_that_lost_its_lease_ends_and_writes_nothing(
         first.resume()
     assert first.wait(120) == 1
     assert "lost the Lease" in first.said()
-    assert f"looked at Topic {namespace.name}/after" not in first.said()
+    assert f"reconciled Topic {namespace.name}/after" not in first.said()
     assert acts(second)
 
 

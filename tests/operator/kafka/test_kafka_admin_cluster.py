@@ -18,7 +18,7 @@ from millstream_operator.kafka.records import EARLIEST, LATEST, AdminError, Conf
 from millstream_operator.models import API_VERSION, Cluster, Resource, Topic
 from millstream_operator.models.conditions import ConditionType, Reason
 from millstream_operator.reconcile.cluster.kafka import View, configure_live, scale, spread
-from millstream_operator.reconcile.cluster.plan import Look, live_config
+from millstream_operator.reconcile.cluster.plan import Findings, live_config
 from millstream_operator.reconcile.topic.plan import plan_topic
 from millstream_operator.reconcile.topic.replication import Replication
 from millstream_operator.reconcile.topic.replication_apply import replicate
@@ -122,13 +122,13 @@ def test_a_broker_that_does_not_exist_is_refused_by_name(
 
 
 def test_configuration_is_set_on_running_brokers_and_taken_back(admin: KafkaAdmin) -> None:
-    def keys(look: Look) -> tuple[str, ...] | None:
-        return look.config_keys
+    def keys(findings: Findings) -> tuple[str, ...] | None:
+        return findings.config_keys
 
-    look = Look()
+    findings = Findings()
     wanted = a_cluster(config={"log.retention.ms": "5000", "log.retention.hours": "2"})
-    assert configure_live(wanted, View(admin), look)
-    assert keys(look) == ("log.retention.ms",)
+    assert configure_live(wanted, View(admin), findings)
+    assert keys(findings) == ("log.retention.ms",)
     until("it", lambda: admin.brokers_config() == {"log.retention.ms": "5000"})
 
     admin.change_brokers_config(ConfigChange({"log.segment.bytes": "2000000"}))  # another client's key
@@ -136,15 +136,15 @@ def test_configuration_is_set_on_running_brokers_and_taken_back(admin: KafkaAdmi
     document = {"apiVersion": API_VERSION, "kind": "Cluster", "metadata": {"name": "east"}}
     before = decode({**document, "spec": {}, "status": {"configKeys": ["log.retention.ms"]}})
     assert isinstance(before, Cluster)
-    assert configure_live(before, View(admin), look)
-    assert keys(look) is None
+    assert configure_live(before, View(admin), findings)
+    assert keys(findings) is None
     until("only theirs", lambda: admin.brokers_config() == {"log.segment.bytes": "2000000"})
 
     wrong = a_cluster(config={"min.insync.replicas": "none"})
-    assert not configure_live(wrong, View(admin), look)
-    assert look.problem is not None
-    assert look.problem.reason is Reason.INVALID_CONFIG
-    assert "min.insync.replicas" in look.problem.message
+    assert not configure_live(wrong, View(admin), findings)
+    assert findings.problem is not None
+    assert findings.problem.reason is Reason.INVALID_CONFIG
+    assert "min.insync.replicas" in findings.problem.message
 
 
 SPELT = {
@@ -178,7 +178,7 @@ def test_settings_in_another_spelling_are_not_written_again(
             "compression.type": "zstd ",
         }
     )
-    assert configure_live(wanted, View(admin), Look())
+    assert configure_live(wanted, View(admin), Findings())
     until("those of the brokers", lambda: set(wanted.spec.config) <= set(admin.brokers_config()))
     assert live_config(wanted, admin.brokers_config()) == ConfigChange({})
     assert admin.change_brokers_config(ConfigChange({}, tuple(wanted.spec.config))) is None
@@ -234,38 +234,38 @@ def test_a_broker_is_drained_and_filled_again(brokers: InProcessCluster, admin: 
     created(brokers, admin, "orders", 6, 2)
 
     def drained() -> bool:
-        look = Look()
-        count = scale(a_cluster(2), 3, View(admin), look)
-        assert look.problem is None
+        findings = Findings()
+        count = scale(a_cluster(2), 3, View(admin), findings)
+        assert findings.problem is None
         draining = (ConditionType.REBALANCING, True, Reason.DRAINING)
-        assert count == 2 or look.conditions[0][:3] == draining
+        assert count == 2 or findings.conditions[0][:3] == draining
         return count == 2
 
     assert not drained()
     until("broker 2 empty", drained)
     until("each broker knows", lambda: not any(2 in held(broker) for broker in every))
 
-    view, look = View(admin), Look()
+    view, findings = View(admin), Findings()
     assert view.partitions()
     created(brokers, admin, "late", 1, 3)
-    assert scale(a_cluster(2), 3, view, look) == 3, "the view is older than the topic"
-    assert look.conditions[0][3] == "broker 2: 1 replica left to move"
+    assert scale(a_cluster(2), 3, view, findings) == 3, "the view is older than the topic"
+    assert findings.conditions[0][3] == "broker 2: 1 replica left to move"
     admin.delete_topics({"late": None})
     until("only orders", lambda: all(topics(broker) == ["orders"] for broker in every))
 
-    look = Look()
-    assert scale(a_cluster(1), 2, View(admin), look) == 2
-    assert look.problem is not None
-    assert look.problem.reason is Reason.SCALE_DOWN_REFUSED
+    findings = Findings()
+    assert scale(a_cluster(1), 2, View(admin), findings) == 2
+    assert findings.problem is not None
+    assert findings.problem.reason is Reason.SCALE_DOWN_REFUSED
 
-    look = Look()
-    spread(a_cluster(3), View(admin), look)
-    assert not look.conditions, "Manual"
-    spread(a_cluster(3, rebalance="Automatic"), View(admin), look)
-    assert look.conditions[0][:3] == (ConditionType.REBALANCING, True, Reason.SPREADING)
+    findings = Findings()
+    spread(a_cluster(3), View(admin), findings)
+    assert not findings.conditions, "Manual"
+    spread(a_cluster(3, rebalance="Automatic"), View(admin), findings)
+    assert findings.conditions[0][:3] == (ConditionType.REBALANCING, True, Reason.SPREADING)
     settled(brokers, admin, "orders", 2)
     equal = [0] * 4 + [1] * 4 + [2] * 4
     until("each broker knows", lambda: all(sorted(held(broker)) == equal for broker in every))
-    look = Look()
-    spread(a_cluster(3, rebalance="Automatic"), View(admin), look)
-    assert not look.conditions
+    findings = Findings()
+    spread(a_cluster(3, rebalance="Automatic"), View(admin), findings)
+    assert not findings.conditions

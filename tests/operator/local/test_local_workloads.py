@@ -16,7 +16,7 @@ from millstream_harness.kube import until
 from millstream_harness.local import Sandbox, produce
 from millstream_operator.kafka.admin import KafkaAdmin
 from millstream_operator.local import processes
-from millstream_operator.local.consumers import Consumer, Told, pause_after
+from millstream_operator.local.consumers import Consumer, WorkloadFile, pause_after
 from millstream_operator.models.references import expanded
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(500)]
@@ -275,17 +275,17 @@ def test_pauses_grow_to_a_minute() -> None:
 
 
 def test_a_program_that_ends_is_started_again_after_a_pause(tmp_path: Path) -> None:
-    told = Told({}, "", [sys.executable, "-c", "raise SystemExit('over')"], {}, "m", 1, 1.0)
+    workload = WorkloadFile({}, "", [sys.executable, "-c", "raise SystemExit('over')"], {}, "m", 1, 1.0)
     one = Consumer(0, tmp_path)
     now, starts = 0.0, 0
     for failures in (1, 2, 3):
-        one.tend(told, now)
+        one.tend(workload, now)
         assert one.process is not None
         one.process.wait(120)
-        one.tend(told, now)
+        one.tend(workload, now)
         assert (one.process, one.failures) == (None, failures)
         assert one.failure == f"{sys.executable} ended with status 1: over"
-        one.tend(told, now + pause_after(failures) - 0.1)
+        one.tend(workload, now + pause_after(failures) - 0.1)
         assert one.process is None, "not yet"
         now += pause_after(failures)
         starts += 1

@@ -12,6 +12,6 @@ CONTROLLER = Controller(
     reconcile_groups,
     group_of=lambda group: cluster_key(group.namespace, group.spec.cluster_ref),
     batch=500,
-    early=2.5,  # a look costs the brokers the same for any number of groups
+    early=2.5,  # a reconcile costs the brokers the same for any number of groups
     owned=(OwnedResource("apps", "v1", "deployments"),),
 )

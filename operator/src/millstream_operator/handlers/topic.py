@@ -12,5 +12,5 @@ CONTROLLER = Controller(
     reconcile_topics,
     group_of=lambda topic: cluster_key(topic.namespace, topic.spec.cluster_ref),
     batch=200,
-    early=5.0,  # they share the requests of a look
+    early=5.0,  # they share the requests of a reconcile
 )

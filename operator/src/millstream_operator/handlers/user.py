@@ -12,5 +12,5 @@ CONTROLLER = Controller(
     reconcile_users,
     group_of=lambda user: cluster_key(user.namespace, user.spec.cluster_ref),
     batch=200,
-    early=30.0,  # they share the requests of a look
+    early=30.0,  # they share the requests of a reconcile
 )

@@ -1,13 +1,13 @@
 """The age of the record at an offset, from few requests to brokers; pure.
 
-ListOffsets by time returns the first offset at or after a time. Every look at a log's end gives the same kind of fact:
-the records that follow are younger than the look. Such facts stay true, so ``OffsetTimes`` keeps them: once a partition
-has been looked at for a while, the age of the record at a committed offset is known without another request. Unknown
+ListOffsets by time returns the first offset at or after a time. Every request for a log's end gives the same kind of
+fact: the records that follow are younger than the request. Such facts stay true, so ``OffsetTimes`` keeps them: after a
+while, the age of the record at a committed offset is known without another request. Unknown
 ages are searched for, all partitions in one request: double the age until no record is older, then halve the step. An
 age is accurate to ``STEP_S`` or a fifth, whichever is more; on which side of a limit it lies is exact.
 
-Times are milliseconds since 1970, ages are seconds. A record counts from its timestamp, or from the look before which
-it was appended if that is later.
+Times are milliseconds since 1970, ages are seconds. A record counts from its timestamp, or from the request before
+which it was appended if that is later.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from typing import NamedTuple
 
 from .records import Partition
 
-STEP_S = 15.0  # more than the time between two looks: there is no search between them
+STEP_S = 15.0  # more than the time between two reconciles: there is no search between them
 OLDEST_S = 2**31  # 68 years: the end of a search
 KEPT = 64  # facts kept per partition, 16 bytes each
-UNSEEN_S = 3600.0  # facts of a partition are dropped when nobody has looked at it for this long
-ROUNDS = 64  # most requests of one look, for a partition never seen before
+UNSEEN_S = 3600.0  # facts of a partition are dropped that nobody has requested for this long
+ROUNDS = 64  # most requests of one search, for a partition never seen before
 
 Find = Callable[[Mapping[Partition, int]], Mapping[Partition, int]]
 """ListOffsets by time: the first offset at or after a time, by partition; -1 if there is none."""
@@ -105,7 +105,7 @@ class OffsetTimes:
             facts.learn(now_ms, end)
 
     def forget_unseen(self, now_ms: int) -> None:
-        """Forget partitions that nobody has looked at for long: their groups or topics are gone."""
+        """Forget partitions that nobody has requested for long: their groups or topics are gone."""
         since = now_ms - int(UNSEEN_S * 1000)
         for partition in [
             one for one, facts in self._facts.items() if not facts.times or facts.times[-1] < since

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ..models import Cluster
-from ..models.problem import Problem
-from ..reconcile.cluster.certificates import Said, apply_certificates
+from ..models.problem import NewCondition, Problem
+from ..reconcile.cluster.certificates import apply_certificates
 from ..resources import certificates as build
 from ..state.context import ClusterParts
 from .clusters import LocalCluster
@@ -14,7 +14,7 @@ from .user_secrets import UserSecrets
 
 def write_certificates(
     services: ClusterParts, local: LocalCluster, secrets: Secrets, files: UserSecrets
-) -> tuple[Problem | None, Said | None]:
+) -> tuple[Problem | None, NewCondition | None]:
     """Why brokers cannot have their certificates, and the Cluster's condition; None without TLS."""
     cluster = local.cluster
     if not cluster.spec.is_encrypted:

@@ -43,7 +43,7 @@ LONGEST_PAUSE_S = 60.0
 WORKLOAD, CONSUMERS = "workload.json", "consumers.json"
 
 
-class Told(msgspec.Struct, frozen=True):
+class WorkloadFile(msgspec.Struct, frozen=True):
     """The workload. ``group`` is the resource's manifest."""
 
     group: dict[str, Any]
@@ -80,11 +80,11 @@ class Consumer:
         self.next = 0.0
         self.failure = ""
 
-    def tend(self, told: Told, now: float) -> None:
+    def tend(self, workload: WorkloadFile, now: float) -> None:
         """Start the process if there is none and it is time. Note its end."""
         if self.process is None:
             if now >= self.next:
-                self._start(told, now)
+                self._start(workload, now)
             return
         if (status := self.process.poll()) is None:
             if now - self.begun >= HEALTHY_S:
@@ -92,18 +92,18 @@ class Consumer:
                 self.failure = ""
             return
         self.process = None
-        self._ended(f"{told.command[0]} ended with status {status}: {_last_line(self.log)}", now)
+        self._ended(f"{workload.command[0]} ended with status {status}: {_last_line(self.log)}", now)
 
-    def _start(self, told: Told, now: float) -> None:
-        environment = {**os.environ, **told.environment, processes.MARK: told.mark}
+    def _start(self, workload: WorkloadFile, now: float) -> None:
+        environment = {**os.environ, **workload.environment, processes.MARK: workload.mark}
         try:
             with self.log.open("ab") as log:
                 self.process = subprocess.Popen(
-                    told.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment
+                    workload.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment
                 )
             self.begun = now
         except OSError as error:
-            self._ended(f"{told.command[0]} cannot be started: {error.strerror}", now)
+            self._ended(f"{workload.command[0]} cannot be started: {error.strerror}", now)
 
     def _ended(self, why: str, now: float) -> None:
         self.failures += 1
@@ -117,7 +117,7 @@ class Supervisor:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.text = (folder / WORKLOAD).read_bytes()
-        self.told = msgspec.json.decode(self.text, type=Told)
+        self.workload = msgspec.json.decode(self.text, type=WorkloadFile)
         self.consumers: list[Consumer] = []
         self.wanted: int | None = None
         self.history = History()
@@ -125,7 +125,7 @@ class Supervisor:
         self.next_look = 0.0
 
     def run(self) -> None:
-        processes.stop_marked(self.told.mark)  # left by a killed supervisor
+        processes.stop_marked(self.workload.mark)  # left by a killed supervisor
         print(f"{READY}consumers={self.folder.name}", flush=True)
         try:
             while True:
@@ -149,29 +149,33 @@ class Supervisor:
         while len(self.consumers) < wanted:
             self.consumers.append(Consumer(len(self.consumers), self.folder))
         for one in self.consumers:
-            one.tend(self.told, now)
+            one.tend(self.workload, now)
         self._say(wanted)
 
     def _read_again(self) -> None:
         with contextlib.suppress(OSError, msgspec.MsgspecError):
             if (text := (self.folder / WORKLOAD).read_bytes()) == self.text:
                 return
-            before, self.told, self.text = self.told, msgspec.json.decode(text, type=Told), text
+            before, self.workload, self.text = (
+                self.workload,
+                msgspec.json.decode(text, type=WorkloadFile),
+                text,
+            )
             self.next_look = 0.0
-            if (before.command, before.environment) != (self.told.command, self.told.environment):
+            if (before.command, before.environment) != (self.workload.command, self.workload.environment):
                 self._stop(self.consumers)
                 self.consumers.clear()
 
     def _wanted(self) -> int:
-        if self.told.replicas is not None:
-            return self.told.replicas
-        group = decode_as(ConsumerGroup, self.told.group)
+        if self.workload.replicas is not None:
+            return self.workload.replicas
+        group = decode_as(ConsumerGroup, self.workload.group)
         scaling = group.spec.workload.scaling if group.spec.workload is not None else None
         assert scaling is not None
         spec = msgspec.structs.replace(group.spec, start_at=None)  # the command makes first commits
         try:
-            if self.admin is None or self.admin.bootstrap != self.told.bootstrap:
-                self.admin = KafkaAdmin(self.told.bootstrap, client_id="millstream-local")
+            if self.admin is None or self.admin.bootstrap != self.workload.bootstrap:
+                self.admin = KafkaAdmin(self.workload.bootstrap, client_id="millstream-local")
             seen = observe(self.admin, [msgspec.structs.replace(group, spec=spec)])[group.group_id]
             if isinstance(seen, Problem):
                 raise AdminError(seen.message)
@@ -197,7 +201,7 @@ class Supervisor:
         alive = [one.process for one in consumers if one.process is not None]
         for process in alive:
             process.terminate()
-        until = time.monotonic() + self.told.grace_s
+        until = time.monotonic() + self.workload.grace_s
         for process in alive:
             try:
                 process.wait(max(0.0, until - time.monotonic()))

@@ -33,10 +33,9 @@ from ..models import Resource as Record
 from ..models.conditions import ConditionType, Reason
 from ..models.keys import Key
 from ..models.load_run import RunState, in_flight
-from ..models.problem import PAUSED, Problem, condition_before, is_paused
+from ..models.problem import PAUSED, NewCondition, Problem, condition_before, is_paused
 from ..models.words import count_of
 from ..reconcile.cluster import plan as cluster_plan
-from ..reconcile.cluster.certificates import Said
 from ..reconcile.cluster.kafka import View, cluster_id_of
 from ..reconcile.common.reference import cluster_key, find_cluster
 from ..reconcile.group.apply import SOON_S as GROUP_SOON_S
@@ -46,7 +45,7 @@ from ..reconcile.load.apply import AT_ONCE_S, reconcile_load
 from ..reconcile.load.conditions import failure
 from ..reconcile.mirror import plan as mirror_plan
 from ..reconcile.mirror.apply import reconcile_mirror
-from ..reconcile.mirror.promotion import Promotion, Told, is_over, requested
+from ..reconcile.mirror.promotion import Promotion, is_over, requested
 from ..reconcile.mirror.promotion_conditions import condition as promotion_condition
 from ..reconcile.topic.apply import reconcile_topics
 from ..reconcile.user.apply import reconcile_users
@@ -77,13 +76,13 @@ START_FAILED = {
     Reason.ZOOKEEPER_NOT_READY: Reason.ZOOKEEPER_NOT_READY,
     Reason.BROKERS_STARTING: Reason.BROKER_FAILED,
 }
-# Reasons that a look finds without knowing the cause.
+# Reasons that `status` finds without knowing the cause.
 UNEXPLAINED = frozenset((Reason.REFUSED, Reason.WORKERS_STARTING))
 Reconcile = Callable[[Services, Sequence[Any]], Mapping[Key, float]]
 
 
 class Pass:
-    """One `up` (or, with an observing pool, one look)."""
+    """One `up` (or, with an observing pool, one findings)."""
 
     def __init__(
         self,
@@ -103,7 +102,7 @@ class Pass:
         self.save = save
         self.folder = DataFolder(data, state, save)
         self.secret_files = UserSecrets(data / "users")
-        self.certificates: dict[Key, Said] = {}
+        self.certificates: dict[Key, NewCondition] = {}
         """The condition of each Cluster whose certificates were written."""
         self.retry = True
         """Whether failed runs are repeated although their load is unchanged."""
@@ -127,22 +126,22 @@ class Pass:
     def observe(cls, state: State, data: Path, keys: Sequence[str]) -> None:
         """Update every status, and change nothing else."""
         pool = ObservingPool()
-        look = cls(state, data, pool, lambda line: None, lambda at: None, lambda: None)
+        work = cls(state, data, pool, lambda line: None, lambda at: None, lambda: None)
         try:
-            for cluster in look._of(Cluster, keys):
-                look._cluster_status(cluster, look._refusal(cluster) or look._missing(cluster))
+            for cluster in work._of(Cluster, keys):
+                work._cluster_status(cluster, work._refusal(cluster) or work._missing(cluster))
             before = {key: copy.deepcopy(resource) for key, resource in state.resources.items()}
-            look._reconcile(Topic, reconcile_topics, keys)
-            look._reconcile(ConsumerGroup, reconcile_groups, keys)
-            for mirror in look._of(MirrorMaker, keys):
-                workers = LocalMirror(look.folder, mirror).workers()
+            work._reconcile(Topic, reconcile_topics, keys)
+            work._reconcile(ConsumerGroup, reconcile_groups, keys)
+            for mirror in work._of(MirrorMaker, keys):
+                workers = LocalMirror(work.folder, mirror).workers()
                 last = mirror.status.last_promotion
                 promotion = Promotion(mirror, last, promotion_condition(mirror, last) or _promoted_of(mirror))
-                look._write(mirror, mirror_plan.status_of(mirror, workers, look.services.now(), promotion))
+                work._write(mirror, mirror_plan.status_of(mirror, workers, work.services.now(), promotion))
             if (daemon := state.daemons.get(SCHEDULE)) is None or not daemon.serves:
-                for load in look._of(BatchLoad, keys):
+                for load in work._of(BatchLoad, keys):
                     if load.spec.schedule is not None and not load.spec.schedule.suspend:
-                        look._write(load, late_status(load, look.services.now()))
+                        work._write(load, late_status(load, work.services.now()))
             for key, resource in state.resources.items():
                 keep_cause(before[key], resource)
         finally:
@@ -211,15 +210,15 @@ class Pass:
 
     def _cluster_status(self, cluster: Cluster, problem: Problem | None) -> None:
         local = self._local(cluster)
-        look = cluster_plan.Look(ready=len(local.running()), problem=problem)
-        look.strays = View(self.services.brokers_of(cluster) if look.ready else None).strays()
+        findings = cluster_plan.Findings(ready=len(local.running()), problem=problem)
+        findings.strays = View(self.services.brokers_of(cluster) if findings.ready else None).strays()
         if (of_certificates := self.certificates.get(key_for(cluster))) is not None:
-            look.conditions.append(of_certificates)
-        cluster_id = cluster_id_of(self.services, cluster, look.ready)
-        bootstrap = local.bootstrap if look.ready else None
-        listeners = local.external_addresses() if look.ready else None
+            findings.conditions.append(of_certificates)
+        cluster_id = cluster_id_of(self.services, cluster, findings.ready)
+        bootstrap = local.bootstrap if findings.ready else None
+        listeners = local.external_addresses() if findings.ready else None
         status = cluster_plan.status_with(
-            local.cluster, look, bootstrap, listeners, cluster_id, self.services.now()
+            local.cluster, findings, bootstrap, listeners, cluster_id, self.services.now()
         )
         self._write(cluster, status)
 
@@ -421,7 +420,7 @@ class Pass:
 
 
 def keep_cause(before: Resource, after: Resource) -> None:
-    """Keep the cause that the last `up` found and reported, when a look finds the resource still not as desired."""
+    """Keep the cause that the last `up` found and reported, when `status` finds the resource still not as desired."""
     was, now = _ready_of(before), _ready_of(after)
     if was and now and was["status"] == now["status"] == "False" and now["reason"] in UNEXPLAINED:
         now.update(was)
@@ -447,7 +446,7 @@ def _promotes(mirror: MirrorMaker) -> bool:
     return runs or (is_over(mirror) and not is_paused(mirror) and bool(mirror.status.replicas))
 
 
-def _promoted_of(mirror: MirrorMaker) -> Told | None:
+def _promoted_of(mirror: MirrorMaker) -> NewCondition | None:
     """What the last `up` found of a request that has not ended."""
     return condition_before(mirror, ConditionType.PROMOTED) if mirror.spec.promote is not None else None
 

@@ -24,7 +24,7 @@ from ..resources.workload import environment, selector
 from ..state.context import GroupParts
 from . import consumers, processes
 from .clusters import folder_name
-from .consumers import Running, Told
+from .consumers import Running, WorkloadFile
 from .folder import DataFolder
 from .processes import Daemon, StartFailed
 
@@ -39,12 +39,12 @@ def stop_all(daemon: Daemon) -> bool:
     Returns whether it ran.
     """
     folder = Path(daemon.command[-1])
-    told: Told | None = None
+    workload: WorkloadFile | None = None
     with contextlib.suppress(OSError, msgspec.MsgspecError):
-        told = msgspec.json.decode((folder / consumers.WORKLOAD).read_bytes(), type=Told)
-    ran = processes.stop(daemon, timeout=STOP_EXTRA_S + (GRACE_S if told is None else told.grace_s))
-    if told is not None:
-        processes.stop_marked(told.mark)
+        workload = msgspec.json.decode((folder / consumers.WORKLOAD).read_bytes(), type=WorkloadFile)
+    ran = processes.stop(daemon, timeout=STOP_EXTRA_S + (GRACE_S if workload is None else workload.grace_s))
+    if workload is not None:
+        processes.stop_marked(workload.mark)
     with contextlib.suppress(OSError):
         (folder / consumers.CONSUMERS).unlink()
     return ran
@@ -80,16 +80,16 @@ class LocalWorkloads:
             return Consumers(problem=Problem(Reason.WORKLOAD_REFUSED, words))
         if not self.changes or paused:
             return self._seen(group)
-        told = self._told(services, group, self.address_of(services, cluster))
+        file = self._file(services, group, self.address_of(services, cluster))
         try:
             with processes.files_of_a_start():
-                self._start(group, told)
+                self._start(group, file)
         except StartFailed as error:
             return Consumers(problem=Problem(Reason.WORKLOAD_FAILED, str(error)))
         deadline = time.monotonic() + SETTLE_S
         while True:
             seen = self._seen(group)
-            settled = seen.ready == seen.wanted == (seen.wanted if told.replicas is None else told.replicas)
+            settled = seen.ready == seen.wanted == (seen.wanted if file.replicas is None else file.replicas)
             if seen.failure or (settled and seen.selector) or time.monotonic() > deadline:
                 return seen
             time.sleep(processes.POLL_S)
@@ -102,11 +102,11 @@ class LocalWorkloads:
             stop_all(daemon)
         return ""
 
-    def _start(self, group: ConsumerGroup, told: Told) -> None:
+    def _start(self, group: ConsumerGroup, wanted: WorkloadFile) -> None:
         key, folder = self._key(group), self._folder(group)
         self.data.make("consumers")
         folder.mkdir(exist_ok=True)
-        file, text = folder / consumers.WORKLOAD, msgspec.json.encode(told)
+        file, text = folder / consumers.WORKLOAD, msgspec.json.encode(wanted)
         if not file.exists() or file.read_bytes() != text:
             aside = file.with_suffix(".new")
             aside.write_bytes(text)
@@ -118,7 +118,7 @@ class LocalWorkloads:
             program = [sys.executable, "-m", consumers.__name__, str(folder)]
             self.data.start(key, program, folder / "workload.log")
 
-    def _told(self, services: GroupParts, group: ConsumerGroup, bootstrap: str) -> Told:
+    def _file(self, services: GroupParts, group: ConsumerGroup, bootstrap: str) -> WorkloadFile:
         workload = group.spec.workload
         assert workload is not None
         pod = workload.template.spec
@@ -130,7 +130,7 @@ class LocalWorkloads:
         manifest = {name: value for name, value in known.items() if name != "status"}
         replicas = 1 if workload.replicas is None else workload.replicas
         grace = pod.termination_grace_period_seconds
-        return Told(
+        return WorkloadFile(
             group=manifest,
             bootstrap=bootstrap,
             command=[expanded(one, variables) for one in (*first.command, *first.args)],

@@ -329,7 +329,7 @@ class Manager:
         self.services.forget_brokers(self.services.address_of(cluster))
 
     def _looked(self, key: Key, seconds: float, now: float) -> None:
-        logger.debug("looked at %s", key)
+        logger.debug("reconciled %s", key)
         self.services.metrics.reconciles.labels(key.kind, "ok" if seconds >= 0 else "error").inc()
         if seconds >= 0:
             self._failures.pop(key, None)

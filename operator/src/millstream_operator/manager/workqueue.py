@@ -35,7 +35,7 @@ class WorkQueue:
     _alone: set[Key] = field(default_factory=set)
 
     def add(self, key: Key, group: Hashable, at: float, *, alone: bool = False) -> None:
-        """Look at ``key`` at that time or before; ``alone`` keeps it apart from its group's others."""
+        """Reconcile ``key`` at that time or before; ``alone`` keeps it apart from its group's others."""
         if self._group_of.get(key, group) != group:
             self.forget(key)
         self._group_of[key] = group

@@ -58,7 +58,7 @@ class SourceReport(msgspec.Struct, frozen=True, rename="camel"):
     """The reason why it is not reachable: a key of ``REASONS`` in reconcile/mirror/plan.py."""
     problems: tuple[ProblemReport, ...] = ()
     matched: int | None = None
-    """Topics that the patterns select; None before the first look."""
+    """Topics that the patterns select; None before the first listing."""
     unmatched: tuple[str, ...] = ()
     """Patterns that select no topic of the source."""
     unmatched_groups: tuple[str, ...] | None = None

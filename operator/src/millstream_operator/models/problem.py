@@ -13,6 +13,8 @@ import msgspec
 from ..models import Resource
 from .conditions import Condition, ConditionType, Reason, set_condition
 
+NewCondition = tuple[ConditionType, bool | None, Reason, str]
+"""A condition to write: type, status (None: Unknown), reason, message."""
 PAUSED_ANNOTATION = "millstream.dev/paused"
 PAUSED = (
     ConditionType.PAUSED,
@@ -43,7 +45,7 @@ def shown(words: Sequence[str], most: int) -> str:
 
 def conditions_with(
     resource: Resource,
-    *conditions: tuple[ConditionType, bool | None, Reason, str],
+    *conditions: NewCondition,
     now: datetime,
     without: tuple[ConditionType, ...] = (),
 ) -> tuple[Condition, ...]:
@@ -57,9 +59,7 @@ def conditions_with(
     return with_pause(resource, result, now)
 
 
-def condition_before(
-    resource: Resource, kind: ConditionType
-) -> tuple[ConditionType, bool, Reason, str] | None:
+def condition_before(resource: Resource, kind: ConditionType) -> NewCondition | None:
     """A condition of the present status; None without one, or if it is Unknown."""
     current: tuple[Condition, ...] = resource.status.conditions or ()  # type: ignore[attr-defined]
     for one in current:

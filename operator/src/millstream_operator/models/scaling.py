@@ -33,7 +33,7 @@ class History:
 
     ``since``: start of the window; ``peaks``: times and needs, each lower than the previous ones; ``samples``: of one
     window; ``speeds``: times and records a second of one consumer that fell behind; ``lacking_since``: since when each
-    look has lacked topics, or partitions for the consumers.
+    reconcile has lacked topics, or partitions for the consumers.
     """
 
     since: datetime | None = None

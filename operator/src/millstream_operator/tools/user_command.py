@@ -139,7 +139,7 @@ def _secret(kube: Kube, user: User) -> dict[str, Any]:
     secret: dict[str, Any] | None = kube.get("v1", "Secret", user.namespace, name)
     if secret is None:
         ready = next((one for one in user.status.conditions or () if one.type == "Ready"), None)
-        why = ready.message if ready is not None else "the operator has not looked at it yet"
+        why = ready.message if ready is not None else "the operator has not reconciled it yet"
         raise ValueError(f"User {user.name} has no Secret {name} yet: {why}")
     return secret
 

@@ -1,6 +1,6 @@
 """Cluster: its Kubernetes objects, the state of its brokers, and their restarts.
 
-A look takes these steps. Each writes only what differs; what cannot be done yet is reported and retried:
+A reconcile takes these steps. Each writes only what differs; what cannot be done yet is reported and retried:
 
     fewer or more brokers                          move replicas, before or after (scaling.py)
     live configuration                             set it on the running brokers (kafka.py)
@@ -42,7 +42,7 @@ from .objects import (
 )
 from .plan import (
     NOWHERE,
-    Look,
+    Findings,
     Outside,
     StatefulSet,
     broker_pods,
@@ -70,44 +70,44 @@ PLAINTEXT = (
 
 
 def reconcile_cluster(services: ClusterParts, cluster: Cluster) -> float:
-    """One look at one Cluster; returns seconds until the next."""
+    """Reconcile one Cluster; returns seconds until the next reconcile."""
     if cluster.metadata.deletion_timestamp is not None or is_paused(cluster):
         services.upgrade_queue.leave(services.store, key_for(cluster))
     if cluster.metadata.deletion_timestamp is not None:
         return READY_INTERVAL_S  # Kubernetes deletes its objects too
     desired = cluster.spec.brokers.replicas
     live = live_brokers(services, cluster)
-    look = Look(ready=ready_replicas(live), config_keys=cluster.status.config_keys)
-    look.conditions += kept_roll(cluster)  # until a look gets as far as the pods
+    findings = Findings(ready=ready_replicas(live), config_keys=cluster.status.config_keys)
+    findings.conditions += kept_roll(cluster)  # until a reconcile gets as far as the pods
     given, cluster = cluster, unstated.known(cluster, live, services.new_clusters).completed
-    look.conditions += unstated.open_listeners(cluster)
+    findings.conditions += unstated.open_listeners(cluster)
     if is_paused(cluster):
-        return _report(services, cluster, look, _pods(services, cluster), NOWHERE)
+        return _report(services, cluster, findings, _pods(services, cluster), NOWHERE)
     if (problem := refusal(cluster)) is not None:
         services.upgrade_queue.leave(services.store, key_for(cluster))
-        look.problem = problem
-        return _report(services, cluster, look, (), NOWHERE)
+        findings.problem = problem
+        return _report(services, cluster, findings, (), NOWHERE)
     staged = unstated.record(services, given, live)
     if not isinstance(staged, Problem):
         cluster = staged.completed
-        staged = platform.stage(services, cluster, live, lambda: _pods(services, cluster), look.warn)
+        staged = platform.stage(services, cluster, live, lambda: _pods(services, cluster), findings.warn)
     if not isinstance(staged, Problem):
         cluster = staged
-        staged = zookeeper_login.stage(services, cluster, live, look.warn)
+        staged = zookeeper_login.stage(services, cluster, live, findings.warn)
     if isinstance(staged, Problem):
         services.upgrade_queue.leave(services.store, key_for(cluster))
-        look.problem = staged
-        return _report(services, cluster, look, _pods(services, cluster), NOWHERE)
+        findings.problem = staged
+        return _report(services, cluster, findings, _pods(services, cluster), NOWHERE)
     cluster = staged
     admin = services.brokers_of(cluster)
     current = live["spec"].get("replicas") if live else None
-    view = View(admin) if look.ready else View(None)
-    replicas = scale(cluster, current, view, look)
-    if not configure_live(cluster, view, look):
+    view = View(admin) if findings.ready else View(None)
+    replicas = scale(cluster, current, view, findings)
+    if not configure_live(cluster, view, findings):
         services.upgrade_queue.leave(services.store, key_for(cluster))
-        return _report(services, cluster, look, _pods(services, cluster), NOWHERE)
-    upgrade = Upgrade(services, cluster, look.ready >= desired)
-    servers = ensemble.apply_ensemble(services, cluster, look.warn, upgrade.may)
+        return _report(services, cluster, findings, _pods(services, cluster), NOWHERE)
+    upgrade = Upgrade(services, cluster, findings.ready >= desired)
+    servers = ensemble.apply_ensemble(services, cluster, findings.warn, upgrade.may)
     serves = servers is None or is_settled(servers)
     server_roll = Roll() if servers is None else ensemble.roll_ensemble(services, cluster, servers)
     apply_network_policies(services, cluster)
@@ -115,37 +115,37 @@ def reconcile_cluster(services: ClusterParts, cluster: Cluster) -> float:
     if plain := [
         one.name for one in external_listeners(cluster) if not (one.allow_plaintext or one.is_encrypted)
     ]:
-        look.warn(Reason.PLAINTEXT_LISTENER, PLAINTEXT.format(", ".join(plain)))
+        findings.warn(Reason.PLAINTEXT_LISTENER, PLAINTEXT.format(", ".join(plain)))
     if (problem := why_not_outside(found)) is not None:
-        look.problem = problem
+        findings.problem = problem
         pods = _pods(services, cluster)
-        _end(upgrade, look, serves and live is not None and is_whole(broker_pods(live, pods), desired))
-        return _report(services, cluster, look, pods, found)
+        _end(upgrade, findings, serves and live is not None and is_whole(broker_pods(live, pods), desired))
+        return _report(services, cluster, findings, pods, found)
     pods = _pods(services, cluster)
-    if (problem := _certificates(services, cluster, replicas, found, pods, look)) is not None:
-        look.problem = problem
-        _end(upgrade, look, serves and live is not None and is_whole(broker_pods(live, pods), desired))
-        return _report(services, cluster, look, pods, found)
-    live = apply_brokers(services, cluster, live, replicas, found.known, look.warn)
-    look.ready = ready_replicas(live)
+    if (problem := _certificates(services, cluster, replicas, found, pods, findings)) is not None:
+        findings.problem = problem
+        _end(upgrade, findings, serves and live is not None and is_whole(broker_pods(live, pods), desired))
+        return _report(services, cluster, findings, pods, found)
+    live = apply_brokers(services, cluster, live, replicas, found.known, findings.warn)
+    findings.ready = ready_replicas(live)
     pods = _pods(services, cluster)
-    if look.ready < desired and look.problem is None:
-        look.problem = (
+    if findings.ready < desired and findings.problem is None:
+        findings.problem = (
             ensemble.why_no_zookeeper(services, cluster, servers)
             or why_no_pods(services, live)
-            or why_not_ready(pods, look.ready, desired)
+            or why_not_ready(pods, findings.ready, desired)
         )
     brokers = held_for_upgrade(broker_pods(live, pods), upgrade.may, serves)
-    _roll(services, cluster, live, brokers, server_roll, view, look)
-    _end(upgrade, look, look.ready >= desired and is_whole(brokers, desired) and serves)
-    if not look.busy and look.problem is None:
-        look.busy = platform.rotate(services, cluster)
+    _roll(services, cluster, live, brokers, server_roll, view, findings)
+    _end(upgrade, findings, findings.ready >= desired and is_whole(brokers, desired) and serves)
+    if not findings.busy and findings.problem is None:
+        findings.busy = platform.rotate(services, cluster)
         if cluster.status.platform is not None:
             remove_unused_users(services, cluster, admin)
-        spread(cluster, view, look)
-    look.strays = view.strays()
-    look.busy = look.busy or bool(view.failure)
-    return _report(services, cluster, look, pods, found)
+        spread(cluster, view, findings)
+    findings.strays = view.strays()
+    findings.busy = findings.busy or bool(view.failure)
+    return _report(services, cluster, findings, pods, found)
 
 
 def _roll(
@@ -155,35 +155,35 @@ def _roll(
     brokers: Sequence[RollingPod],
     servers: Roll,
     view: View,
-    look: Look,
+    findings: Findings,
 ) -> None:
     """Restart the next stale broker, if one may be restarted now, and report the Cluster's progress. ``servers``: the
     roll of its ZooKeeper servers, for which brokers wait."""
-    look.busy = look.busy or bool(servers.words)
-    look.conditions = [one for one in look.conditions if one[0] is not ConditionType.ROLLING_UPDATE]
+    findings.busy = findings.busy or bool(servers.words)
+    findings.conditions = [one for one in findings.conditions if one[0] is not ConditionType.ROLLING_UPDATE]
     if not any(pod.reasons for pod in brokers):
         end = Roll()
         if is_rolling(cluster):
             desired = live["spec"]["replicas"]
             end = wait_for_all([pod for pod in brokers if pod.number < desired], desired)
         # neither while the Cluster is being made, nor because servers are down
-        if servers.remaining or servers.is_end or (servers.is_usual and look.ready):
+        if servers.remaining or servers.is_end or (servers.is_usual and findings.ready):
             end = servers
         if end.words:
-            look.conditions.append(rolling_condition(end))
-            look.busy = True
+            findings.conditions.append(rolling_condition(end))
+            findings.busy = True
         return
     partitions = view.partitions()
     roll = plan_roll(brokers, live["spec"]["replicas"], partitions, view.brokers(), servers)
     restart(services, cluster, roll)
-    look.busy = True
-    look.conditions.append(rolling_condition(roll))
+    findings.busy = True
+    findings.conditions.append(rolling_condition(roll))
     if partitions is not None and (topics := unreachable_minimums(partitions)):
         words = (
             f"min.insync.replicas of {', '.join(topics[:3])} needs every replica: while a broker restarts, "
             "acks=all waits; lower it or raise replicationFactor"
         )
-        look.warn(Reason.MINIMUM_ISR, words)
+        findings.warn(Reason.MINIMUM_ISR, words)
 
 
 def _certificates(
@@ -192,7 +192,7 @@ def _certificates(
     replicas: int,
     found: Outside,
     pods: Sequence[Mapping[str, Any]],
-    look: Look,
+    findings: Findings,
 ) -> Problem | None:
     """Apply the certificates of listeners with TLS; returns why brokers cannot have them."""
     if not cluster.spec.is_encrypted:
@@ -201,32 +201,32 @@ def _certificates(
     names = names_of_brokers(cluster, range(replicas), found.known, found.bootstraps, nodes)
     endpoints = certificates.endpoints_of(cluster, pods)
     problem, said, busy = certificates.apply_certificates(services, cluster, names, endpoints)
-    look.conditions.append(said)
-    look.busy = look.busy or busy
+    findings.conditions.append(said)
+    findings.busy = findings.busy or busy
     return problem
 
 
-def _end(upgrade: Upgrade, look: Look, whole: bool) -> None:
+def _end(upgrade: Upgrade, findings: Findings, whole: bool) -> None:
     upgrade.end(whole)
     if upgrade.said is not None:
-        look.conditions.append(upgrade.said)
-        look.busy = look.busy or upgrade.goes_on
+        findings.conditions.append(upgrade.said)
+        findings.busy = findings.busy or upgrade.goes_on
 
 
 def _report(
     services: ClusterParts,
     cluster: Cluster,
-    look: Look,
+    findings: Findings,
     pods: Sequence[Mapping[str, Any]],
     found: Outside,
 ) -> float:
     before = cluster.status.brokers
-    if look.ready > ((before.ready if before is not None else None) or 0):
+    if findings.ready > ((before.ready if before is not None else None) or 0):
         services.admins.retry(services.address_of(cluster))  # before the status wakes Topics and groups
-    cluster_id = cluster_id_of(services, cluster, look.ready)
-    status = status_of(cluster, look, pods, found, cluster_id, services.now())
+    cluster_id = cluster_id_of(services, cluster, findings.ready)
+    status = status_of(cluster, findings, pods, found, cluster_id, services.now())
     write_status(services, cluster, status)
-    settled = look.problem is None and not look.busy and status.cluster_id
+    settled = findings.problem is None and not findings.busy and status.cluster_id
     return READY_INTERVAL_S if settled else WAITING_INTERVAL_S
 
 

@@ -18,7 +18,7 @@ from ...kafka.served_certificate import served_certificate
 from ...kubernetes.client import KubeError, Manifest
 from ...models import Cluster
 from ...models.conditions import ConditionType, Reason
-from ...models.problem import Problem
+from ...models.problem import NewCondition, Problem
 from ...resources import certificates as build
 from ...resources.listeners import platform_ports
 from ...resources.owned import digest, secret_reference
@@ -33,15 +33,14 @@ SERVED_WITHIN = timedelta(minutes=10)
 """Longest time until brokers serve what was issued: Kubernetes updates mounted Secrets within two minutes."""
 ASKING_S = 10.0
 """Longest time for asking all brokers of a Cluster."""
-Said = tuple[ConditionType, bool | None, Reason, str]
 Endpoints = Mapping[int, Sequence[tuple[str, int]]]
 """Host and port of each listener with TLS, by running broker."""
 
 
 def apply_certificates(
     services: ClusterParts, cluster: Cluster, names: Mapping[int, frozenset[str]], endpoints: Endpoints
-) -> tuple[Problem | None, Said, bool]:
-    """Why brokers cannot have their certificates, the condition, and whether to look again soon."""
+) -> tuple[Problem | None, NewCondition, bool]:
+    """Why brokers cannot have their certificates, the condition, and whether to reconcile again soon."""
     live: dict[str, Manifest | None] = {}
     try:
         if len(names) > build.MOST_BROKERS:
@@ -189,7 +188,7 @@ def endpoints_of(cluster: Cluster, pods: Iterable[Mapping[str, Any]]) -> dict[in
     return found
 
 
-def condition(target: Target, now: datetime) -> Said:
+def condition(target: Target, now: datetime) -> NewCondition:
     kind = ConditionType.CERTIFICATES_READY
     late = [
         str(broker)

@@ -12,7 +12,7 @@ from ...models.problem import Problem
 from ...models.words import count_of
 from ...resources.broker_config import dynamic_config
 from ...state.context import Brokers
-from .plan import Look, live_config
+from .plan import Findings, live_config
 from .scaling import confirm_scaling, plan_scaling, plan_spreading
 
 
@@ -82,10 +82,10 @@ def cluster_id_of(services: Brokers, cluster: Cluster, ready: int) -> str | None
     try:
         return services.brokers_of(cluster).cluster_id()
     except AdminError:
-        return None  # ready a moment ago: the next look decides
+        return None  # ready a moment ago: the next reconcile decides
 
 
-def scale(cluster: Cluster, current: int | None, view: View, look: Look) -> int:
+def scale(cluster: Cluster, current: int | None, view: View, findings: Findings) -> int:
     """Move replicas off brokers that leave or are gone; returns the number of brokers to run for now."""
     desired = cluster.spec.brokers.replicas
     if current is None or max(current, desired) == 1:
@@ -95,20 +95,20 @@ def scale(cluster: Cluster, current: int | None, view: View, look: Look) -> int:
     scaling = plan_scaling(desired, current, partitions, moving, alive)
     if scaling.replicas < current:  # the metadata may be an old broker's
         scaling = confirm_scaling(scaling, current, view.held(alive.keys() & set(range(desired, current))))
-    look.problem = scaling.problem
+    findings.problem = scaling.problem
     if scaling.moves and view.admin is not None:
         refused = view.admin.reassign(scaling.moves)
         for (topic, partition), no in sorted(refused.items())[:1]:
-            look.problem = Problem(
+            findings.problem = Problem(
                 Reason.SCALE_DOWN_REFUSED, f"{topic}-{partition} cannot leave its broker: {no}"
             )
     if scaling.progress:
-        look.busy = True
-        look.conditions.append((ConditionType.REBALANCING, True, Reason.DRAINING, scaling.progress))
+        findings.busy = True
+        findings.conditions.append((ConditionType.REBALANCING, True, Reason.DRAINING, scaling.progress))
     return scaling.replicas
 
 
-def spread(cluster: Cluster, view: View, look: Look) -> None:
+def spread(cluster: Cluster, view: View, findings: Findings) -> None:
     """Move replicas to brokers that have none yet, if the Cluster's spec enables it."""
     if cluster.spec.rebalance != "Automatic" or cluster.spec.brokers.replicas == 1:
         return
@@ -121,12 +121,12 @@ def spread(cluster: Cluster, view: View, look: Look) -> None:
     if moves and view.admin is not None:
         view.admin.reassign(moves)
     if count := len(moves) or len(moving):
-        look.busy = True
+        findings.busy = True
         words = f"{count_of(count, 'partition')} {'is' if count == 1 else 'are'} being moved"
-        look.conditions.append((ConditionType.REBALANCING, True, Reason.SPREADING, words))
+        findings.conditions.append((ConditionType.REBALANCING, True, Reason.SPREADING, words))
 
 
-def configure_live(cluster: Cluster, view: View, look: Look) -> bool:
+def configure_live(cluster: Cluster, view: View, findings: Findings) -> bool:
     """Set configuration that brokers accept at run time; reset keys that this resource had set and no longer names.
 
     Returns False if they refuse it: then their files must not contain it either, or the next broker to start would
@@ -140,10 +140,10 @@ def configure_live(cluster: Cluster, view: View, look: Look) -> bool:
         change = live_config(cluster, there)
         refused = view.admin.change_brokers_config(change) if change.set or change.reset else None
     except AdminError:
-        look.busy = True  # the next look will
+        findings.busy = True  # the next reconcile will
         return True
     if refused is None:
-        look.config_keys = tuple(sorted(wanted)) or None
+        findings.config_keys = tuple(sorted(wanted)) or None
         return True
-    look.problem = Problem(Reason.INVALID_CONFIG, f"spec.config: {refused}; the brokers are unchanged")
+    findings.problem = Problem(Reason.INVALID_CONFIG, f"spec.config: {refused}; the brokers are unchanged")
     return False

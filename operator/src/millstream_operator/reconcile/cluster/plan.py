@@ -1,4 +1,4 @@
-"""Cluster: the findings of one look, their consequences, and the status; pure.
+"""Cluster: the findings of one findings, their consequences, and the status; pure.
 
 An invalid spec is refused before anything is changed: running brokers continue as they are.
 """
@@ -15,7 +15,7 @@ from ...models import BrokerCount, Cluster, ClusterStatus, ListenerStatus
 from ...models.addresses import host_port
 from ...models.conditions import ConditionType, Reason
 from ...models.config_values import changed
-from ...models.problem import Problem, conditions_with
+from ...models.problem import NewCondition, Problem, conditions_with
 from ...resources import cluster as build
 from ...resources.broker_config import (
     AUTHORIZATION,
@@ -39,22 +39,21 @@ from ..common.pods import is_ready, may_run, trouble_of, unscheduled
 from .rolling import UPGRADE, Roll, RollingPod, restart_reasons
 
 StatefulSet = Mapping[str, Any]
-Said = tuple[ConditionType, bool | None, Reason, str]
 
 
 @dataclass(slots=True)
-class Look:
-    """The findings of one look, for the status. Values that no step sets stay as they are in the status."""
+class Findings:
+    """The findings of one findings, for the status. Values that no step sets stay as they are in the status."""
 
     ready: int = 0
     problem: Problem | None = None
-    conditions: list[Said] = field(default_factory=list)
+    conditions: list[NewCondition] = field(default_factory=list)
     warnings: list[tuple[Reason, str]] = field(default_factory=list)
     config_keys: tuple[str, ...] | None = None
     strays: Sequence[StrayLog] | None = None
     """None if no broker has answered."""
     busy: bool = False
-    """Something is in progress: look again soon."""
+    """Something is in progress: reconcile again soon."""
 
     def warn(self, reason: Reason, words: str) -> None:
         self.warnings.append((reason, words))
@@ -110,7 +109,7 @@ class Outside(NamedTuple):
 
 
 NOWHERE = Outside({}, {})
-"""Of a look that does not get as far as the listeners."""
+"""Of a reconcile that does not get as far as the listeners."""
 
 
 def why_not_outside(found: Outside) -> Problem | None:
@@ -229,31 +228,31 @@ def why_not_ready(pods: Sequence[Mapping[str, Any]], ready: int, desired: int) -
 
 def status_of(
     cluster: Cluster,
-    look: Look,
+    findings: Findings,
     pods: Sequence[Mapping[str, Any]],
     outside: Outside,
     cluster_id: str | None,
     now: datetime,
 ) -> ClusterStatus:
-    """The resource's status after a look, on Kubernetes."""
+    """The resource's status after a findings, on Kubernetes."""
     hosts = {
         int(pod["metadata"]["name"].rpartition("-")[2]): pod["status"]["hostIP"]
         for pod in pods
         if (pod.get("status") or {}).get("hostIP")
     }
     listeners = listener_status(cluster, outside, hosts) or None
-    return status_with(cluster, look, build.bootstrap_of(cluster), listeners, cluster_id, now)
+    return status_with(cluster, findings, build.bootstrap_of(cluster), listeners, cluster_id, now)
 
 
 def status_with(
     cluster: Cluster,
-    look: Look,
+    findings: Findings,
     bootstrap: str | None,
     listeners: tuple[ListenerStatus, ...] | None,
     cluster_id: str | None,
     now: datetime,
 ) -> ClusterStatus:
-    """The resource's status after a look, with the addresses that its brokers have."""
+    """The resource's status after a findings, with the addresses that its brokers have."""
     desired = cluster.spec.brokers.replicas
     transient = (
         ConditionType.ROLLING_UPDATE,
@@ -263,22 +262,22 @@ def status_with(
         ConditionType.OPEN_LISTENERS,
         *(() if cluster.spec.is_encrypted else (ConditionType.CERTIFICATES_READY,)),
     )
-    said = [ready_condition(look.problem, look.ready, desired), *look.conditions]
-    if look.warnings:
-        words = "; ".join(dict.fromkeys(text for _, text in look.warnings))
-        said.append((ConditionType.WARNING, True, look.warnings[0][0], words))
-    if (of_strays := strays.condition(look.strays)) is not None:
+    said = [ready_condition(findings.problem, findings.ready, desired), *findings.conditions]
+    if findings.warnings:
+        words = "; ".join(dict.fromkeys(text for _, text in findings.warnings))
+        said.append((ConditionType.WARNING, True, findings.warnings[0][0], words))
+    if (of_strays := strays.condition(findings.strays)) is not None:
         said.append(of_strays)
     gone = tuple(kind for kind in transient if kind not in {one[0] for one in said})
-    gone += strays.outdated(look.strays)
+    gone += strays.outdated(findings.strays)
     return ClusterStatus(
         observed_generation=cluster.metadata.generation,
         cluster_id=cluster_id,
-        brokers=BrokerCount(desired=desired, ready=look.ready),
+        brokers=BrokerCount(desired=desired, ready=findings.ready),
         bootstrap=bootstrap,
         platform=cluster.status.platform,
         listeners=listeners,
-        config_keys=look.config_keys,
+        config_keys=findings.config_keys,
         conditions=conditions_with(cluster, *said, now=now, without=gone),
     )
 
@@ -327,7 +326,7 @@ def listener_status(
     return tuple(found)
 
 
-def ready_condition(problem: Problem | None, ready: int, desired: int) -> Said:
+def ready_condition(problem: Problem | None, ready: int, desired: int) -> NewCondition:
     """``Ready`` of a Cluster, wherever its brokers run."""
     if problem is None and ready < desired:
         problem = Problem(Reason.BROKERS_STARTING, f"{ready} of {desired} brokers are ready")
@@ -337,7 +336,7 @@ def ready_condition(problem: Problem | None, ready: int, desired: int) -> Said:
     return ConditionType.READY, True, Reason.ALL_BROKERS_READY, words
 
 
-def kept_roll(cluster: Cluster) -> list[Said]:
+def kept_roll(cluster: Cluster) -> list[NewCondition]:
     """The condition ``RollingUpdate`` that the Cluster has; none if its pods were not being restarted."""
     return [
         (ConditionType.ROLLING_UPDATE, True, Reason(one.reason), one.message)
@@ -347,11 +346,11 @@ def kept_roll(cluster: Cluster) -> list[Said]:
 
 
 def is_rolling(cluster: Cluster) -> bool:
-    """Whether pods were being restarted at the last look."""
+    """Whether pods were being restarted at the last reconcile."""
     return bool(kept_roll(cluster))
 
 
-def rolling_condition(roll: Roll) -> Said:
+def rolling_condition(roll: Roll) -> NewCondition:
     goes_on = roll.restart is not None or roll.is_usual or roll.is_end
     reason = Reason.RESTARTING if goes_on else Reason.RESTART_BLOCKED
     return ConditionType.ROLLING_UPDATE, True, reason, roll.words

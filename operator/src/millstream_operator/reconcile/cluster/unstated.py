@@ -22,10 +22,10 @@ from ...kubernetes.client import KubeError
 from ...models import API_VERSION, Cluster
 from ...models.cluster import UNSTATED, Unstated
 from ...models.conditions import ConditionType, Reason
-from ...models.problem import Problem
+from ...models.problem import NewCondition, Problem
 from ...resources.listeners import all_listeners
 from ...state.context import ClusterParts
-from .plan import Said, StatefulSet
+from .plan import StatefulSet
 
 
 def known(cluster: Cluster, live: StatefulSet | None, new: Unstated) -> Cluster:
@@ -64,7 +64,7 @@ def record(services: ClusterParts, cluster: Cluster, live: StatefulSet | None) -
     return _with(cluster, decided)
 
 
-def open_listeners(cluster: Cluster) -> list[Said]:
+def open_listeners(cluster: Cluster) -> list[NewCondition]:
     """The condition ``OpenListeners``; none if every listener has what is stated or recorded."""
     if not (names := list(_unstated(cluster))):
         return []

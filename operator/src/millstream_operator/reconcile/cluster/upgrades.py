@@ -16,25 +16,24 @@ from datetime import datetime
 from ...models import Cluster
 from ...models.conditions import ConditionType, Reason, rfc3339
 from ...models.maintenance import next_window
+from ...models.problem import NewCondition
 from ...state.cache import key_for
 from ...state.context import ClusterParts
 
-Said = tuple[ConditionType, bool | None, Reason, str]
-
 
 class Upgrade:
-    """The upgrade of one Cluster, for one look."""
+    """The upgrade of one Cluster, for one reconcile."""
 
     def __init__(self, services: ClusterParts, cluster: Cluster, ready: bool) -> None:
         """``ready``: whether all brokers are ready."""
         self._services, self._cluster, self._ready = services, cluster, ready
-        self.said: Said | None = None
+        self.said: NewCondition | None = None
         self._may: bool | None = None
         self._waits = False
 
     @property
     def goes_on(self) -> bool:
-        """Whether this look has found a pod of an earlier release that may be restarted."""
+        """Whether this reconcile has found a pod of an earlier release that may be restarted."""
         return self._may is True
 
     def may(self) -> bool:
@@ -45,7 +44,7 @@ class Upgrade:
         return self._may
 
     def end(self, ready: bool) -> None:
-        """End the look. A Cluster keeps its turn while its upgrade continues, or until it is ``ready`` again. Its
+        """End the reconcile. A Cluster keeps its turn while its upgrade continues, or until it is ``ready`` again. Its
         status records this, for an operator that restarts."""
         queue, store, key = self._services.upgrade_queue, self._services.store, key_for(self._cluster)
         if ready and not self._may and not self._waits:

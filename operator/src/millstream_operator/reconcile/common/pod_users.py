@@ -1,7 +1,7 @@
 """The users as which our pods log in: their Secrets, credentials and access rules in the Clusters that they use.
 
 A resource sets those of its own pods, before they start. Users whose resource is gone, or no longer uses a Cluster,
-are removed when the Cluster is looked at. So a deleted resource waits for no Cluster, and a tree restored from an older
+are removed when the Cluster is reconciled. A deleted resource waits for no Cluster, and a tree restored from an older
 copy brings back no user for long.
 
 A credential is stored before its rules, and deleted after them: a user with rules is always found by its credential.
@@ -70,7 +70,7 @@ def ensure_user(
     """The password, after brokers have been given it and the rights. ``rotate``: the last request for another one.
 
     Brokers accept the former password for as long as that says, because pods have it until they restart. Brokers that
-    do not respond get password and rights at a later look; with ``must_be_stored`` it is a problem.
+    do not respond get password and rights at a later reconcile; with ``must_be_stored`` it is a problem.
     """
     try:
         observed = _observed(services, user, clusters, must_be_stored)

@@ -25,7 +25,7 @@ def problem_of(error: AdminError, what: str = "") -> Problem:
 
 
 def report_problem(services: Statuses, resource: Resource, problem: Problem, seconds: float) -> float:
-    """Report what is wrong; returns ``seconds``, until the next look. The rest of the status stays as last seen."""
+    """Report a problem; returns ``seconds``, until the next reconcile. The rest of the status stays as last seen."""
     ready = (ConditionType.READY, False, problem.reason, problem.message)
     status = msgspec.structs.replace(
         resource.status,  # type: ignore[attr-defined]  # every kind has one

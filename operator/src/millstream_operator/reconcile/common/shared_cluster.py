@@ -27,7 +27,7 @@ class Sorted(Generic[ResourceT]):
     wanted: list[ResourceT] = field(default_factory=list)
     deleted: list[ResourceT] = field(default_factory=list)
     again: dict[Key, float] = field(default_factory=dict)
-    """Seconds until the next look at those with a problem."""
+    """Seconds until the next reconcile of those with a problem."""
 
 
 def partition_by_readiness(

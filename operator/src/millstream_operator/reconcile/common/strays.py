@@ -7,9 +7,9 @@ from typing import Final
 
 from ...kafka.records import StrayLog, TopicState
 from ...models.conditions import ConditionType, Reason
+from ...models.problem import NewCondition
 from ...models.words import count_of, size_of
 
-Said = tuple[ConditionType, bool | None, Reason, str]
 KEPT_OF_NAME: Final = 200
 """Characters of topic and partition in the name of a stray's folder."""
 
@@ -34,7 +34,7 @@ def of_lost_partitions(strays: Iterable[StrayLog], topic: TopicState, wanted: in
     return [stray for stray in strays if stray.topic_id == topic.topic_id and stray.partition in lacking]
 
 
-def condition(strays: Collection[StrayLog] | None) -> Said | None:
+def condition(strays: Collection[StrayLog] | None) -> NewCondition | None:
     """``Strays`` of a Cluster: how many, how large, where, and what to do; None if there are none, or if unknown."""
     if not strays:
         return None

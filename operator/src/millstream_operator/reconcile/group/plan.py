@@ -29,16 +29,13 @@ from ...models import (
     TopicLag,
 )
 from ...models.conditions import ConditionType, Reason
-from ...models.problem import conditions_with
+from ...models.problem import NewCondition, conditions_with
 from .stuck import is_stuck
 
 MAX_MEMBERS = 100  # shown in status
 MAX_ASSIGNED = 100  # partitions of a member, shown in status
 SOMETIMES = (ConditionType.RESET, ConditionType.WORKLOAD_READY)  # conditions that only some groups have
 IDLE_STATES = frozenset(("Empty", "Dead"))  # nobody is in the group, so other clients may commit offsets
-
-
-GroupCondition = tuple[ConditionType, bool | None, Reason, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +104,7 @@ def build_status(
     now: datetime,
     *,
     last_reset: LastReset | None = None,
-    others: Sequence[GroupCondition] = (),
+    others: Sequence[NewCondition] = (),
 ) -> ConsumerGroupStatus:
     """The resource's status.
 
@@ -120,7 +117,7 @@ def build_status(
     for partition, records in lags.items():
         by_topic[partition.topic] += records
     lag = Lag(records=sum(lags.values()), seconds=_steady(group.status.lag, sum(lags.values()), seconds))
-    conditions: list[GroupCondition] = [_ready(observed)]
+    conditions: list[NewCondition] = [_ready(observed)]
     dropped: tuple[ConditionType, ...] = (ConditionType.LAGGING, *SOMETIMES)
     if group.spec.max_lag is not None:
         words = above(group.spec.max_lag, Lag(records=lag.records, seconds=seconds))
@@ -159,7 +156,7 @@ def build_status(
     )
 
 
-def _ready(observed: Observed) -> tuple[ConditionType, bool, Reason, str]:
+def _ready(observed: Observed) -> NewCondition:
     if observed.missing:
         words = f"there is no topic {', '.join(observed.missing)}"
         return ConditionType.READY, False, Reason.TOPIC_NOT_FOUND, words
@@ -169,7 +166,7 @@ def _ready(observed: Observed) -> tuple[ConditionType, bool, Reason, str]:
     return ConditionType.READY, True, Reason.GROUP_OBSERVED, "the group exists"
 
 
-def _stuck(group: ConsumerGroup, observed: Observed, stuck: bool) -> tuple[ConditionType, bool, Reason, str]:
+def _stuck(group: ConsumerGroup, observed: Observed, stuck: bool) -> NewCondition:
     if not stuck:
         return ConditionType.STUCK, False, Reason.CONSUMING, "the group commits, or its lag does not grow"
     todo = (

@@ -16,7 +16,7 @@ from ...kafka.admin import KafkaAdmin
 from ...kafka.records import EARLIEST, LATEST, MARK_PARTITION, AdminError, Partition
 from ...models import ConsumerGroup, LastReset, Reset
 from ...models.conditions import ConditionType, Reason
-from ...models.problem import PAUSED, is_paused
+from ...models.problem import PAUSED, NewCondition, is_paused
 from ...state.cache import key_for
 from ...state.context import GroupParts
 from ...state.status import write_status
@@ -42,8 +42,6 @@ from .reset_mark import ResetMark
 
 logger = logging.getLogger(__name__)
 
-ResetCondition = tuple[ConditionType, bool, Reason, str]
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Advanced:
@@ -56,7 +54,7 @@ class Advanced:
     group: ConsumerGroup
     seen: Observed
     last: LastReset | None
-    condition: ResetCondition | None
+    condition: NewCondition | None
 
     @property
     def ended_now(self) -> bool:
@@ -193,7 +191,7 @@ def _waits(group: ConsumerGroup, seen: Observed) -> Advanced:
     return Advanced(group, seen, group.status.last_reset, condition)
 
 
-def _condition(group: ConsumerGroup, last: LastReset | None) -> ResetCondition | None:
+def _condition(group: ConsumerGroup, last: LastReset | None) -> NewCondition | None:
     """The condition of the spec's reset; None if it has none."""
     if group.spec.reset is None or last is None:
         return None

@@ -7,7 +7,7 @@ import msgspec
 from ...models import ConsumerGroup, ConsumerGroupStatus
 from ...models.conditions import ConditionType, Reason
 from ...models.consumers import Consumers
-from .plan import GroupCondition
+from ...models.problem import NewCondition
 
 
 def has_workload(group: ConsumerGroup) -> bool:
@@ -24,13 +24,13 @@ def with_consumers(status: ConsumerGroupStatus, consumers: Consumers | None) -> 
     )
 
 
-def workload_conditions(consumers: Consumers | None) -> list[GroupCondition]:
+def workload_conditions(consumers: Consumers | None) -> list[NewCondition]:
     """The conditions about the workload."""
     if consumers is None:
         return []
     kind = ConditionType.WORKLOAD_READY
     if (problem := consumers.problem) is not None:
-        found: list[GroupCondition] = [(kind, False, problem.reason, problem.message)]
+        found: list[NewCondition] = [(kind, False, problem.reason, problem.message)]
         return [*found, (ConditionType.READY, False, problem.reason, problem.message)]
     words = f"{consumers.ready} of {consumers.wanted} consumers are ready"
     if consumers.replicas > consumers.wanted:

@@ -24,7 +24,8 @@ from .plan import Trigger, Waiting, parsed, with_status
 GRACE = timedelta(seconds=60)
 """A scheduled run that has not begun after this time is late."""
 INCOMPLETE = (Reason.OFFSETS_GONE, Reason.TOPIC_REPLACED)
-Said = tuple[bool | None, Reason, str]
+ConditionState = tuple[bool | None, Reason, str]
+"""A condition to write, without its type: status (None: Unknown), reason, message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,7 @@ def tell(
     """
     load = with_status(load, status)
     run = status.last_run if status.last_run is not None and status.last_run.name else None
-    found: dict[ConditionType, Said | None] = {
+    found: dict[ConditionType, ConditionState | None] = {
         ConditionType.LATE: _late(load, now),
         ConditionType.DATA_QUALITY: _quality(load, what),
         ConditionType.WARNING: _warning(load),
@@ -75,7 +76,7 @@ def tell(
 
 
 def _conditions(
-    load: BatchLoad, found: dict[ConditionType, Said | None], now: datetime
+    load: BatchLoad, found: dict[ConditionType, ConditionState | None], now: datetime
 ) -> tuple[Condition, ...] | None:
     gone = {kind.value for kind, said in found.items() if said is None}
     conditions = tuple(one for one in load.status.conditions or () if one.type not in gone)
@@ -134,7 +135,7 @@ def _of_run(
     return True, None, Reason.RUN_PENDING, message
 
 
-def _late(load: BatchLoad, now: datetime) -> Said | None:
+def _late(load: BatchLoad, now: datetime) -> ConditionState | None:
     spec, status, run = load.spec.schedule, load.status.schedule, load.status.last_run
     if spec is None or status is None:
         return None
@@ -158,7 +159,7 @@ def _late(load: BatchLoad, now: datetime) -> Said | None:
     return False, Reason.ON_SCHEDULE, f"the next run begins at {status.next}"
 
 
-def _warning(load: BatchLoad) -> Said | None:
+def _warning(load: BatchLoad) -> ConditionState | None:
     run = load.status.last_run
     if run is not None and run.state == RunState.SUCCEEDED and run.records:
         return (True, Reason.TABLE_NOT_PORTABLE, run.warning) if run.warning else None
@@ -171,7 +172,7 @@ def _condition(load: BatchLoad, kind: ConditionType) -> Condition | None:
     return next((one for one in load.status.conditions or () if one.type == kind), None)
 
 
-def _quality(load: BatchLoad, what: Waiting | Problem | PendingPods | str) -> Said | None:
+def _quality(load: BatchLoad, what: Waiting | Problem | PendingPods | str) -> ConditionState | None:
     if isinstance(what, Problem) and what.reason in INCOMPLETE:
         return False, what.reason, what.message
     run = load.status.last_run

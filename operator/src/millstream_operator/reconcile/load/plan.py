@@ -408,7 +408,7 @@ def superseded(load: BatchLoad) -> ObservedRun | None:
 
 
 def follow(load: BatchLoad, seen: ObservedRun, now: datetime) -> BatchLoadStatus:
-    """The status after a look at the runner of the last run."""
+    """The status with the state of the last run's runner."""
     if not in_flight(load.status):
         return load.status
     if seen.state.ended:

@@ -50,8 +50,8 @@ def reconcile_mirror(services: MirrorParts, mirror: MirrorMaker) -> float:
     if promotion.is_over:  # all topics are promoted: nothing is left to mirror, now or later
         if not is_paused(mirror):
             runtime.stop(services, mirror)
-        # A worker may create a replica just before it ends. So the status keeps it until a later look has succeeded.
-        left = count or (0 if late and promotion.looked else before)
+        # A worker may create a replica just before it ends. The status keeps it until a later reconcile has succeeded.
+        left = count or (0 if late and promotion.observed else before)
         workers = runtime.observe(services, mirror)
         return _report(services, mirror, dataclasses.replace(workers, replicas=left), promotion)
     if is_paused(mirror):

@@ -12,7 +12,7 @@ from ...models import Lag, MirrorMaker, MirrorMakerStatus, MirrorSourceStatus
 from ...models.conditions import ConditionType, Reason
 from ...models.mirror import Rate, SetAside
 from ...models.mirror_reports import GapReport, SourceReport, WorkerLag, WorkerRate, WorkerReport, Workers
-from ...models.problem import Problem, condition_before, conditions_with, shown
+from ...models.problem import NewCondition, Problem, condition_before, conditions_with, shown
 from ...models.words import count_of
 from ...resources.mirror import selector
 from . import diverged_records as set_aside
@@ -211,7 +211,6 @@ def _topics(said: Sequence[SourceReport]) -> int:
     return len({name for source in names for name in source or ()})
 
 
-Told = tuple[ConditionType, bool | None, Reason, str]
 Why = tuple[Reason, str]
 
 
@@ -226,7 +225,7 @@ def _without_reports(mirror: MirrorMaker, workers: Workers) -> Why | None:
 
 def _reachable(
     sources: Sequence[MirrorSourceStatus], reports: Iterable[WorkerReport], nobody: Why | None
-) -> Told:
+) -> NewCondition:
     gone = [source for source in sources if source.reachable is False]
     if gone:
         message = "; ".join(f"{source.name}: {source.last_error or 'does not answer'}" for source in gone)
@@ -240,8 +239,8 @@ def _reachable(
 
 
 def _caught_up(
-    lag: Lag | None, unknown: str, reached: Told, reports: Sequence[WorkerReport], nobody: Why | None
-) -> Told:
+    lag: Lag | None, unknown: str, reached: NewCondition, reports: Sequence[WorkerReport], nobody: Why | None
+) -> NewCondition:
     if nobody:
         return ConditionType.CAUGHT_UP, None, *nobody
     _, reachable, reason, message = reached
@@ -264,7 +263,7 @@ def _caught_up(
     return ConditionType.CAUGHT_UP, True, Reason.CAUGHT_UP, f"at most {CAUGHT_UP_S} seconds behind"
 
 
-def _degraded(mirror: MirrorMaker, workers: Workers, nobody: Why | None) -> Told:
+def _degraded(mirror: MirrorMaker, workers: Workers, nobody: Why | None) -> NewCondition:
     """While a worker is silent, its problems are those that are known: an alert must not end and begin again."""
     if found := list(_degradations(workers.reports)):
         return ConditionType.DEGRADED, True, found[0][0], "; also: ".join(message for _, message in found)
@@ -329,9 +328,9 @@ def _ready(
     mirror: MirrorMaker,
     workers: Workers,
     sources: Sequence[MirrorSourceStatus],
-    reached: Told,
-    degraded: Told,
-) -> Told:
+    reached: NewCondition,
+    degraded: NewCondition,
+) -> NewCondition:
     wanted = mirror.spec.replicas
     if wanted == 0:
         return ConditionType.READY, False, Reason.NO_WORKERS, SCALED_TO_ZERO
@@ -380,7 +379,7 @@ def _ready(
 
 
 def knows_topics(mirror: MirrorMaker, reports: Sequence[WorkerReport]) -> bool:
-    """Whether the workers have looked for the topics and groups of every source, or say why they cannot."""
+    """Whether the workers have listed the topics and groups of every source, or report why they cannot."""
     return all(
         any(
             (one.matched is not None and (one.unmatched_groups is not None or not _selects_groups(mirror)))
@@ -396,7 +395,7 @@ def _selects_groups(mirror: MirrorMaker) -> bool:
     return bool(mirror.spec.groups and mirror.spec.groups.include)
 
 
-def _unmatched(mirror: MirrorMaker, reports: Sequence[WorkerReport]) -> Told | None:
+def _unmatched(mirror: MirrorMaker, reports: Sequence[WorkerReport]) -> NewCondition | None:
     """The patterns that select no topic of any source, if others select some (else the mirror has no topics), and those
     that select no group."""
     by_source = [_of_source(source.name, reports) for source in mirror.spec.sources]
@@ -409,10 +408,10 @@ def _unmatched(mirror: MirrorMaker, reports: Sequence[WorkerReport]) -> Told | N
         before = (one for one in mirror.status.conditions or () if one.type == ConditionType.WARNING.value)
         is_present = any(one.observed_generation == mirror.metadata.generation for one in before)
         return condition_before(mirror, ConditionType.WARNING) if is_present else None
-    looks = [one for of_source in topics for one in of_source]
+    selections = [one for of_source in topics for one in of_source]
     unmatched: dict[str, set[str]] = {}
-    if any(one.matched for one in looks):
-        unmatched["topic"] = set.intersection(*(set(one.unmatched) for one in looks))
+    if any(one.matched for one in selections):
+        unmatched["topic"] = set.intersection(*(set(one.unmatched) for one in selections))
     if _selects_groups(mirror) and all(groups):
         unmatched["group"] = set.intersection(*(found for of_source in groups for found in of_source))
     sources = ", ".join(source.name for source in mirror.spec.sources)

@@ -22,10 +22,10 @@ import msgspec
 from ...kafka.mirror_records import Notes, TargetTopic, mark_of
 from ...kafka.records import Partition
 from ...models import LastPromotion, MirrorMaker, Promote, PromotedTopic
-from ...models.conditions import ConditionType, Reason, rfc3339
+from ...models.conditions import rfc3339
 from ...models.mirror import MirrorSource
 from ...models.patterns import matches
-from ...models.problem import shown
+from ...models.problem import NewCondition, shown
 from ...models.words import count_of
 
 MOST_NAMED = 5
@@ -42,8 +42,6 @@ AGAIN = "correct spec.promote.topics and give the request another requestId"
 
 UNFINISHED = ("Running", "Cancelled")
 """A request in one of these states continues while the spec has it; a withdrawn one begins again when it returns."""
-
-Told = tuple[ConditionType, bool | None, Reason, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,16 +103,16 @@ class SourceEnd:
 
 @dataclass(frozen=True, slots=True)
 class Promotion:
-    """A mirror after a look at its promotion.
+    """A mirror after a reconcile of its promotion.
 
-    ``mirror`` is as the API server has it; ``last`` and ``told`` are for its status. ``looked``: the target has been
+    ``mirror`` is as the API server has it; ``last`` and ``told`` are for its status. ``observed``: the target has been
     read, and nothing is left to promote now.
     """
 
     mirror: MirrorMaker
     last: LastPromotion | None = None
-    told: Told | None = None
-    looked: bool = False
+    told: NewCondition | None = None
+    observed: bool = False
 
     @property
     def runs(self) -> bool:

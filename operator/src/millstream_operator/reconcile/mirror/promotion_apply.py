@@ -143,7 +143,7 @@ def _advance(
     seen = _observe(services, mirror, target, workers=workers)
     planned = plan(mirror, promote, seen)
     if before is not None and not is_new and before.state == "Done" and not _waiting(planned):
-        return Promotion(mirror, before, condition(mirror, before), looked=True)
+        return Promotion(mirror, before, condition(mirror, before), observed=True)
     if isinstance(planned, Refused):
         last = refusal(promote.request_id, planned.message, services.now())
         return Promotion(mirror, last, condition(mirror, last))
@@ -157,7 +157,7 @@ def _advance(
         conditions = conditions_with(mirror, *((told,) if told else ()), now=services.now())
         status = msgspec.structs.replace(mirror.status, last_promotion=last, conditions=conditions)
         if not write_status(services, mirror, status):
-            # Another writer has changed the status: the next look starts from it.
+            # Another writer has changed the status: the next reconcile starts from it.
             return _waits(mirror, Reason.PROMOTING, f"request {promote.request_id} begins")
         mirror = msgspec.structs.replace(mirror, status=status)
     try:
@@ -245,7 +245,7 @@ def _promote(
     source_ends = _source_ends(services, mirror, done, seen, reports())
     promoted = sorted(done.topics if resumed else done.waiting)
     last = ended(promote, done, promoted, found.ends, source_ends, services.now())
-    return Promotion(mirror, last, condition(mirror, last), looked=True)
+    return Promotion(mirror, last, condition(mirror, last), observed=True)
 
 
 def _observe(services: MirrorParts, mirror: MirrorMaker, target: KafkaAdmin, *, workers: bool) -> Observed:

@@ -6,11 +6,13 @@ from collections.abc import Collection, Sequence
 
 from ...models import LastPromotion, MirrorMaker
 from ...models.conditions import ConditionType, Reason
-from ...models.problem import shown
-from .promotion import MOST_NAMED, Promotion, Told
+from ...models.problem import NewCondition, shown
+from .promotion import MOST_NAMED, Promotion
 
 
-def condition(mirror: MirrorMaker, last: LastPromotion | None, again: Sequence[str] = ()) -> Told | None:
+def condition(
+    mirror: MirrorMaker, last: LastPromotion | None, again: Sequence[str] = ()
+) -> NewCondition | None:
     """The condition of a request that has ended; None if the spec has none.
 
     ``again`` are topics that it promoted and that are mirrored now, because they were deleted in the target.
@@ -31,7 +33,7 @@ def condition(mirror: MirrorMaker, last: LastPromotion | None, again: Sequence[s
     return ConditionType.PROMOTED, False, Reason.PROMOTING, f"request {last.request_id} runs"
 
 
-def promoted_before(names: Collection[str]) -> Told | None:
+def promoted_before(names: Collection[str]) -> NewCondition | None:
     """The condition if the spec requests nothing, but topics were promoted."""
     if not names:
         return None
@@ -39,7 +41,7 @@ def promoted_before(names: Collection[str]) -> Told | None:
     return ConditionType.PROMOTED, True, Reason.PROMOTED_BEFORE, words
 
 
-def ready(promotion: Promotion, names: Collection[str]) -> Told | None:
+def ready(promotion: Promotion, names: Collection[str]) -> NewCondition | None:
     """The effect of promoted topics on ``Ready``, if any. ``names`` are topics that workers found promoted."""
     last = promotion.last
     if promotion.is_over and last is not None and last.state == "Done":

@@ -18,7 +18,7 @@ from ...kafka.records import AdminError, Refusal, TopicState
 from ...models import Cluster, Topic
 from ...models.conditions import ConditionType, Reason
 from ...models.keys import ClusterKey, Key
-from ...models.problem import PAUSED, Problem, is_paused
+from ...models.problem import PAUSED, NewCondition, Problem, is_paused
 from ...state.cache import key_for
 from ...state.context import Parts, Resources
 from ...state.status import hold_finalizer, write_status
@@ -27,7 +27,7 @@ from ..common.reference import rival_problem
 from ..common.report import report_problem
 from ..common.shared_cluster import PROBLEM_INTERVAL_S, partition_by_readiness
 from ..common.strays import holders, of_lost_partitions
-from .plan import Said, TopicPlan, claim, is_replica, plan_topic, problem_of, said, status_of
+from .plan import TopicPlan, claim, is_replica, plan_topic, problem_of, said, status_of
 from .replication_apply import replicate
 
 READY_INTERVAL_S = 60.0
@@ -184,7 +184,7 @@ def _report(
     observed: TopicState | None,
     problem: Problem | None,
     *,
-    beside: Sequence[Said],
+    beside: Sequence[NewCondition],
     config_changed: bool,
 ) -> float:
     if observed is None:

@@ -17,7 +17,7 @@ from ...kafka.records import OWNER, ConfigChange, NewTopic, Refusal, StrayLog, T
 from ...models import Cluster, Topic, TopicSpec, TopicStatus
 from ...models.conditions import ConditionType, Reason
 from ...models.config_values import changed
-from ...models.problem import Problem, conditions_with
+from ...models.problem import NewCondition, Problem, conditions_with
 from ...models.words import count_of
 from .replication import Replication
 
@@ -28,7 +28,6 @@ REASONS = {
     "INVALID_TOPIC_EXCEPTION": Reason.INVALID_TOPIC,
     "INVALID_PARTITIONS": Reason.PARTITION_DECREASE_REFUSED,
 }
-Said = tuple[ConditionType, bool, Reason, str]
 BESIDE_READY = (ConditionType.REBALANCING, ConditionType.WARNING)
 
 
@@ -160,9 +159,11 @@ def replaced(topic: Topic, observed: TopicState | None) -> str:
     return ""
 
 
-def said(topic: Topic, cluster: Cluster, observed: TopicState | None, replication: Replication) -> list[Said]:
+def said(
+    topic: Topic, cluster: Cluster, observed: TopicState | None, replication: Replication
+) -> list[NewCondition]:
     """The conditions other than Ready."""
-    said: list[Said] = []
+    said: list[NewCondition] = []
     if progress := replication.progress.get(topic.topic_name):
         said.append((ConditionType.REBALANCING, True, Reason.REASSIGNING, progress))
     if words := replaced(topic, observed):
@@ -176,7 +177,7 @@ def status_of(
     topic: Topic,
     observed: TopicState,
     problem: Problem | None,
-    said: Sequence[Said],
+    said: Sequence[NewCondition],
     *,
     config_changed: bool,
     now: datetime,
@@ -201,7 +202,7 @@ def status_of(
     )
 
 
-def _ready(problem: Problem | None, observed: TopicState) -> tuple[ConditionType, bool, Reason, str]:
+def _ready(problem: Problem | None, observed: TopicState) -> NewCondition:
     if problem is not None:
         return ConditionType.READY, False, problem.reason, problem.message
     words = count_of(observed.partitions, "partition")

@@ -61,7 +61,7 @@ Plans = Mapping[str, UserPlan]
 
 
 def reconcile_users(services: Parts, users: Sequence[User]) -> Mapping[Key, float]:
-    """One look at Users of one Cluster; returns seconds until the next look by User."""
+    """Reconcile the Users of one Cluster; returns seconds until the next reconcile by User."""
     found = partition_by_readiness(services, users, conflict, _title)
     if found.cluster is not None:
         admin = services.brokers_of(found.cluster)

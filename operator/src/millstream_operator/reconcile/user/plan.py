@@ -29,7 +29,7 @@ from ...kafka.records import (
 )
 from ...models import Cluster, User, UserStatus
 from ...models.conditions import ConditionType, Reason, rfc3339
-from ...models.problem import Problem, conditions_with, shown
+from ...models.problem import NewCondition, Problem, conditions_with, shown
 from ...models.user import AclResource, Part
 from ...models.words import count_of
 from ...resources.broker_config import OPERATOR_USER
@@ -274,7 +274,7 @@ def status_of(
     if not is_kept:
         rules = (rules | plan.create) - plan.remove
     ready = (ConditionType.READY, True, Reason.USER_READY, _words(user, password, len(rules)))
-    warning: list[tuple[ConditionType, bool, Reason, str]] = []
+    warning: list[NewCondition] = []
     if plan.drift and is_kept:
         words = f"{plan.drift}. They stay until the spec changes, or spec.drift is Mend"
         warning.append((ConditionType.WARNING, True, Reason.ACCESS_CHANGED, words))
