@@ -135,7 +135,7 @@ class OperatorProcess(Daemon):
         self._wait_said(resource, self._looks(resource) + 1)
 
     def _looks(self, resource: str) -> int:
-        return self.said()[self.begun :].count(f"looked at {resource}\n")
+        return self.said()[self.begun :].count(f"reconciled {resource}\n")
 
     def _wait_said(self, resource: str, times: int) -> None:
         deadline = time.monotonic() + LOOK_TIMEOUT_S

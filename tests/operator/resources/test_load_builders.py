@@ -25,6 +25,7 @@ from millstream_operator.models.load_run import ObservedRun, RunState
 from millstream_operator.models.references import expanded
 from millstream_operator.reconcile.load.ranges import Ends
 from millstream_operator.resources import load as resources
+from millstream_operator.resources import load_output
 from millstream_operator.resources.images import Images, SparkRole
 from millstream_operator.resources.load_job import job
 from millstream_operator.resources.load_run_file import run_file, run_id
@@ -353,7 +354,7 @@ def test_a_templates_variable_shows_no_secret(value: str, shown: str) -> None:
     containers += [
         one for role in ("driver", "executor") for one in application[role]["template"]["spec"]["containers"]
     ]
-    secret = dict.fromkeys((*resources.S3_CREDENTIALS, *resources.CATALOG_CREDENTIALS), "secret")
+    secret = dict.fromkeys((*load_output.S3_CREDENTIALS, *load_output.CATALOG_CREDENTIALS), "secret")
     for container in containers:
         assert {"AWS_SECRET_ACCESS_KEY", "CATALOG_TOKEN"} <= {one["name"] for one in container["env"]}
         (told,) = (one["value"] for one in container["env"] if one["name"] == "TZ")

@@ -22,6 +22,7 @@ from ..models.load import SparkDriver, SparkExecutor
 from ..models.references import without_references
 from . import pod_access
 from .images import Images, SparkRole
+from .load_output import credentials
 from .load_run_file import RUN_FILE, run_file, run_name
 from .merge import merge
 from .pod_access import PodAccess
@@ -30,10 +31,6 @@ from .user_name import with_user_name
 from .volumes import UserIds, pod_security, with_owner
 
 Manifest = dict[str, Any]
-# Keys of Secrets. The chart's admission policies let pods have these from Secrets, and no others.
-S3_CREDENTIALS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
-CATALOG_CREDENTIALS = ("CATALOG_USER", "CATALOG_PASSWORD", "CATALOG_CREDENTIAL", "CATALOG_TOKEN")
-REQUIRED = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 Role = Literal["driver", "executor"]
 
 SPARK_VERSION = "4.1.1"
@@ -109,24 +106,6 @@ def login_secret(load: BatchLoad) -> str:
 def trust_secret(load: BatchLoad) -> str:
     """The Secret with a copy of the Cluster's authorities. The chart's admission policies know its name."""
     return f"{load.name}-load-trust"
-
-
-def credentials(load: BatchLoad) -> list[Manifest]:
-    """Environment of driver and executors: keys of the Secrets that the output names, under their own names."""
-    output = load.spec.output
-    secrets = [
-        (output.s3.credentials_secret if output.s3 else None, S3_CREDENTIALS),
-        (output.catalog.credentials_secret if output.catalog else None, CATALOG_CREDENTIALS),
-    ]
-    return [
-        {
-            "name": key,
-            "valueFrom": {"secretKeyRef": {"name": secret, "key": key, "optional": key not in REQUIRED}},
-        }
-        for secret, keys in secrets
-        if secret is not None
-        for key in keys
-    ]
 
 
 def config_map(load: BatchLoad, access: PodAccess, images: Images) -> Manifest:

@@ -11,6 +11,7 @@ from ..models import BatchLoad
 from . import load as common
 from .images import Images
 from .load import Manifest
+from .load_output import credentials
 from .load_run_file import RUN_FILE, run_name
 
 CANNOT_RUN = 2  # millstream-load's exit status if no retry can help
@@ -66,7 +67,7 @@ def _pod(load: BatchLoad, images: Images, name: str) -> Manifest:
                 "env": [
                     {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
                     {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
-                    *common.credentials(load),
+                    *credentials(load),
                 ],
                 "ports": _ports(load),
                 "resources": {

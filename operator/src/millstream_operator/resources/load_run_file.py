@@ -6,12 +6,10 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
-
 from ..models import BatchLoad
 from ..models.load import Written
-from ..models.quantity import parse_quantity
 from . import pod_access
+from .load_output import output_of
 from .load_value import reading, value
 from .pod_access import PodAccess
 
@@ -38,7 +36,6 @@ def run_id(load: BatchLoad) -> str:
 
 def run_file(load: BatchLoad, access: PodAccess, *, result: str, output_path: str | None = None) -> Manifest:
     """RUN.json: everything that the job needs to know."""
-    output = load.spec.output
     topic_ids = {part.topic: part.topic_id for part in load.status.offsets or () if part.topic_id}
     return {
         "name": run_id(load),
@@ -51,7 +48,10 @@ def run_file(load: BatchLoad, access: PodAccess, *, result: str, output_path: st
         "fence": _fence(load),
         "value": value(load),
         **reading(load),
-        "output": output_of(load, output_path or output.path),
+        "output": {
+            **output_of(load, output_path or load.spec.output.path),
+            **({"mode": "New"} if _begins_a_table(load) else {}),
+        },
         "result": result,
         **({LOGIN: {"folder": pod_access.FOLDER}} if access.has_login else {}),
         **({TLS: {"caFile": pod_access.CA_FILE}} if access.has_tls else {}),
@@ -62,30 +62,6 @@ def logs_in(config_map: Mapping[str, Any], *, has_tls: bool = False) -> bool:
     """Whether the run of a ConfigMap logs in at brokers, with TLS or without."""
     found = json.loads(config_map["data"][RUN_FILE])
     return LOGIN in found and (TLS in found) is has_tls
-
-
-def output_of(load: BatchLoad, path: str) -> Manifest:
-    """RUN.json's output, without unset fields."""
-    output = load.spec.output
-    told: Manifest = {
-        "format": output.format,
-        "path": path,
-        "partitionBy": list(output.partition_by),
-        "owner": f"{load.namespace}/{load.name}",
-    }
-    if _begins_a_table(load):
-        told["mode"] = "New"
-    if output.target_file_size is not None:
-        told["targetFileSize"] = int(parse_quantity(output.target_file_size))
-    if output.table is not None:
-        told["table"] = output.table
-    for name, part in (("s3", output.s3), ("catalog", output.catalog)):
-        if part is not None:
-            given = msgspec.to_builtins(part)
-            told[name] = {
-                key: value for key, value in given.items() if value is not None and key != "credentialsSecret"
-            }
-    return told
 
 
 def _begins_a_table(load: BatchLoad) -> bool:
