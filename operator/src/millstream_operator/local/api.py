@@ -1,7 +1,7 @@
 """The part of the Kubernetes API that reconciling needs, on top of the local state.
 
 The operator's own reconciles of User, Topic and ConsumerGroup run on it unchanged: they talk to brokers, and to the
-API server only to write a status or a finalizer, and the Secrets of Users.
+API server only to write a status or a finalizer, and Secrets.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .user_secrets import UserSecrets
 
 
 class LocalApi(Kube):
-    """The resources of a `State`, and the Secrets of Users; no other objects of Kubernetes' own kinds."""
+    """The resources of a `State`, and Secrets; no other objects of Kubernetes' own kinds."""
 
     def __init__(self, state: State, secrets: UserSecrets) -> None:  # no connection to set up
         self._state, self._secrets = state, secrets

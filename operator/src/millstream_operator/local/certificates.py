@@ -1,15 +1,25 @@
-"""The certificates of local Clusters: the operator's Secrets, as files of mode 600 (user_secrets.py)."""
+"""Certificates and the operator's login of local Clusters: its Secrets, as files of mode 600 (user_secrets.py)."""
 
 from __future__ import annotations
 
-from ..models import Cluster
+import time
+
+from ..kafka.client_config import ClientConfig
+from ..kafka.connection import NOWHERE
+from ..kubernetes.client import Kube
 from ..models.problem import NewCondition, Problem
 from ..reconcile.cluster.certificates import apply_certificates
+from ..reconcile.cluster.platform import ensure_login
 from ..resources import certificates as build
 from ..state.context import ClusterParts
+from ..state.platform import with_password
+from . import processes
 from .clusters import LocalCluster
 from .secrets import Secrets
 from .user_secrets import UserSecrets
+
+SERVED_S = 30.0
+"""How long to wait until running brokers serve what was just issued: they look for it every few seconds."""
 
 
 def write_certificates(
@@ -19,15 +29,33 @@ def write_certificates(
     cluster = local.cluster
     if not cluster.spec.is_encrypted:
         return None, None
-    local.data.make("users")
+    local.data.make("users", private=True)
     name = cluster.spec.own_authority
     if name is not None and (values := secrets.get((cluster.namespace, name))) is not None:
         files.take(cluster.namespace, name, values)
     names = dict.fromkeys(local.brokers, build.LAPTOP)
-    return apply_certificates(services, cluster, names, local.encrypted_endpoints())[:2]
+    until = time.monotonic() + SERVED_S
+    while True:
+        problem, said, soon = apply_certificates(services, cluster, names, local.encrypted_endpoints())
+        if not soon or time.monotonic() > until:
+            return problem, said
+        time.sleep(processes.POLL_S)  # until then, nobody who trusts the new authority can connect
 
 
-def forget_certificates(cluster: Cluster, files: UserSecrets) -> None:
-    """Delete the certificates and the authority that were made for a Cluster."""
-    for name in (build.authority_secret(cluster), build.trust_secret(cluster), build.brokers_secret(cluster)):
-        files.delete_of(cluster.metadata.uid, cluster.namespace, name)
+def write_login(services: ClusterParts, local: LocalCluster) -> Problem | None:
+    """Why brokers cannot verify the operator's password; it is generated once, if they ask for it."""
+    if local.cluster.status.platform is None:
+        return None
+    local.data.make("users", private=True)
+    login = ensure_login(services, local.cluster)
+    return login if isinstance(login, Problem) else None
+
+
+def client_of(kube: Kube, local: LocalCluster) -> ClientConfig:
+    """How to connect to a Cluster's brokers. If none runs here, none is queried: other processes may have their
+    ports."""
+    if not local.running():
+        return ClientConfig(NOWHERE)
+    if (platform := local.cluster.status.platform) is None:
+        return ClientConfig(local.bootstrap)
+    return ClientConfig(platform.bootstrap, with_password(kube, local.cluster, platform))

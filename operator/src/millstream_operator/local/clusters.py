@@ -5,8 +5,13 @@
     DATA/clusters/NAME/broker-N.log             its output
     DATA/clusters/NAME/zookeeper/, .cfg, .log   the same for ZooKeeper, if the Cluster runs its own (zookeeper_login)
 
-Listeners are bound to 127.0.0.1, at ports from `ports`. Invariant: running brokers are restarted one at a time, by
-the plan of a roll (reconcile/cluster/rolling.py): only while every partition keeps its minimum ISR without the broker.
+Listeners are bound to 127.0.0.1, at ports from `ports`. If the Internal listener has authentication or TLS, brokers
+have the listeners of their own that they have on Kubernetes: one among themselves, and with TLS one where this command,
+workers and loads log in.
+
+Invariant: running brokers are restarted one at a time, by the plan of a roll (reconcile/cluster/rolling.py): only while
+every partition keeps its minimum ISR without the broker. They restart together if they connect to each other in another
+way than before.
 """
 
 from __future__ import annotations
@@ -22,15 +27,25 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from ..kafka.admin import KafkaAdmin
-from ..kafka.pools import AdminPool
 from ..kafka.records import AdminError, BrokersState, PartitionReplicas
 from ..models import Cluster, Listener, ListenerStatus
+from ..models.cluster import PlatformStatus, PlatformTls
 from ..models.conditions import Reason
 from ..models.problem import Problem
+from ..reconcile.cluster.platform import with_login
 from ..reconcile.cluster.rolling import NO_ANSWER, Roll, RollingPod, plan_roll
-from ..resources.broker_config import broker_config, certificate_files, properties
-from ..resources.certificates import brokers_secret, trust_secret
-from ..resources.listeners import all_listeners, external_listeners, kafka_name
+from ..resources.broker_config import PLATFORM_FILE, BrokerFiles, broker_config, properties
+from ..resources.certificates import CA, brokers_secret, trust_secret
+from ..resources.listeners import (
+    PLATFORM,
+    REPLICATION,
+    all_listeners,
+    external_listeners,
+    kafka_name,
+    platform_port,
+    replication_port,
+)
+from ..resources.platform import login_secret
 from . import ports, processes, zookeeper
 from .folder import DataFolder
 from .processes import Daemon, StartFailed
@@ -65,18 +80,46 @@ class LocalCluster:
     def __init__(self, data: DataFolder, cluster: Cluster) -> None:
         self.data = data
         self.state = data.state
-        self.cluster = replace(cluster, spec=cluster.spec.completed)
         self.brokers = range(cluster.spec.brokers.replicas)
         self.folder = data.path / "clusters" / folder_name(cluster.namespace, cluster.name)
+        self.owner = f"{cluster.namespace}/{cluster.name}"
+        self.cluster = self._with_platform(cluster.completed)
         given = cluster.spec.zookeeper
         self.has_zookeeper = given is not None and given.connect is None
         self.login = ZooKeeperLogin(self.folder)
 
+    def _with_platform(self, cluster: Cluster) -> Cluster:
+        """With a closed Internal listener, the Cluster with its brokers' own listeners, and where this command logs in.
+
+        Nothing has to change step by step as on Kubernetes, where the operator never loses its way to the brokers.
+        """
+        inside = cluster.spec.internal
+        if inside.is_open:
+            return replace(cluster, status=replace(cluster.status, platform=None))
+        tls = PlatformTls.ON if inside.is_encrypted else PlatformTls.NONE
+        secured = replace(cluster, spec=with_login(cluster.spec, tls))
+        name, port = (
+            (PLATFORM, platform_port(secured))
+            if tls.has_listener
+            else (REPLICATION, replication_port(secured))
+        )
+        platform = PlatformStatus(
+            bootstrap=",".join(f"{ports.HOST}:{self._port(broker, name, port)}" for broker in self.brokers),
+            secret=login_secret(cluster),
+            ca_secret=trust_secret(cluster) if tls.has_listener else None,
+            internal="Closed",
+        )
+        return replace(secured, status=replace(secured.status, platform=platform))
+
     @property
     def bootstrap(self) -> str:
         """Every broker's address, separated by commas."""
-        inside = self.cluster.spec.internal
-        return ",".join(f"{ports.HOST}:{self._port(broker, inside)}" for broker in self.brokers)
+        return self._addresses(self.cluster.spec.internal)
+
+    def _addresses(self, listener: Listener) -> str:
+        return ",".join(
+            f"{ports.HOST}:{self._port(broker, listener.name, listener.port)}" for broker in self.brokers
+        )
 
     def running(self) -> list[int]:
         """The running brokers."""
@@ -104,12 +147,6 @@ class LocalCluster:
                 Reason.SCALE_DOWN_REFUSED,
                 f"spec.brokers.replicas: {len(self.brokers)} is not allowed: {there[-1] + 1} brokers have data in "
                 f"{self.folder}, and the local runtime cannot remove brokers",
-            )
-        if not self.cluster.spec.internal.is_open:
-            return Problem(
-                Reason.INVALID_SPEC,
-                "spec.listeners: authentication and tls of the Internal listener are not available here, where the"
-                " operator has no login: give them to a listener of type NodePort",
             )
         return self._lost_tree(there)
 
@@ -203,10 +240,18 @@ class LocalCluster:
 
     # Brokers
 
-    def start_brokers(self, say: Say, admins: AdminPool) -> bool:
+    def start_brokers(self, say: Say, admin: Callable[[], KafkaAdmin]) -> bool:
         """Make all brokers run with the Cluster's configuration; return False if they already did."""
         running = self.running()
         stale = [broker for broker in running if not self._is_as_asked(broker)]
+        together = len(self.brokers) > 1 and any(map(self._connects_otherwise, stale))
+        if together:
+            say(
+                f"Cluster {self.cluster.name}: brokers connect to each other in another way: all are restarted"
+            )
+            for broker in running:
+                processes.stop(self.state.daemons[self._key(broker)])
+            running, stale = [], []
         for broker in self.brokers:
             if broker not in running:
                 self._start(broker, say)
@@ -214,9 +259,9 @@ class LocalCluster:
             several = "brokers are restarted, one after the other"
             what = several if len(self.brokers) > 1 else "the broker is restarted"
             say(f"Cluster {self.cluster.name}: its configuration changed: {what}")
-        restarted = bool(stale)
+        restarted = together or bool(stale)
         while stale:
-            broker = self._next_to_restart(stale, admins)
+            broker = self._next_to_restart(stale, admin)
             processes.stop(self.state.daemons[self._key(broker)])
             self._start(broker, say)
             stale.remove(broker)
@@ -224,53 +269,71 @@ class LocalCluster:
 
     def encrypted_endpoints(self) -> dict[int, list[tuple[str, int]]]:
         """Where running brokers listen with TLS."""
-        encrypted = [listener for listener in self.cluster.spec.listeners if listener.is_encrypted]
+        spec = self.cluster.spec
+        encrypted = [(each.name, each.port) for each in spec.listeners if each.is_encrypted]
+        encrypted += self._own_listeners() if spec.platform_tls.has_listener else []
         return {
-            broker: [(ports.HOST, self._port(broker, listener)) for listener in encrypted]
+            broker: [(ports.HOST, self._port(broker, *each)) for each in encrypted if each[0] != REPLICATION]
             for broker in self.running()
             if encrypted and self._is_as_asked(broker)
         }
 
-    def external_addresses(self) -> tuple[ListenerStatus, ...] | None:
-        """The addresses of external listeners, which are on this machine like the others; None without any."""
-        brokers = self.running()
+    def listener_addresses(self) -> tuple[ListenerStatus, ...] | None:
+        """The listeners of the status: external ones, which are on this machine like the others, and the Internal one
+        if it is closed; None without any."""
+        inside = self.cluster.spec.internal
         found = [
             ListenerStatus(
                 name=listener.name,
                 protocol=listener.protocol,
                 ca_secret=trust_secret(self.cluster) if listener.is_encrypted else None,
-                bootstrap=",".join(f"{ports.HOST}:{self._port(broker, listener)}" for broker in brokers),
+                bootstrap=self._addresses(listener),
             )
-            for listener in external_listeners(self.cluster)
+            for listener in (*external_listeners(self.cluster), *(() if inside.is_open else (inside,)))
         ]
         return tuple(found) or None
 
     def config(self, broker: int) -> dict[str, str]:
+        given = [(kafka_name(each), each.name, each.port) for each in all_listeners(self.cluster)]
+        own = [(name, name, port) for name, port in self._own_listeners()]
         listeners = ",".join(
-            f"{kafka_name(listener)}://{ports.HOST}:{self._port(broker, listener)}"
-            for listener in all_listeners(self.cluster)
+            f"{kafka}://{ports.HOST}:{self._port(broker, name, port)}" for kafka, name, port in (*given, *own)
         )
-        secret = brokers_secret(self.cluster)
+        files = BrokerFiles(
+            keystore=self._secret_file(brokers_secret(self.cluster), f"broker-{broker}.pem"),
+            truststore=self._secret_file(brokers_secret(self.cluster), CA),
+            credentials=self._secret_file(login_secret(self.cluster), PLATFORM_FILE),
+        )
         config = {
-            **broker_config(self.cluster),
+            **broker_config(self.cluster, files),
             "broker.id": str(broker),
             "log.dirs": str(self.folder / str(broker)),
             "listeners": listeners,
             "advertised.listeners": listeners,
-            "inter.broker.listener.name": kafka_name(self.cluster.spec.internal),
-            **certificate_files(
-                self.cluster,
-                *(
-                    str(self.data.path / "users" / folder_name(self.cluster.namespace, secret) / file)
-                    for file in (f"broker-{broker}.pem", "ca.crt")
-                ),
-            ),
+            "inter.broker.listener.name": REPLICATION if own else kafka_name(self.cluster.spec.internal),
             "http.listener": f"{ports.HOST}:{self.state.ports[self._key(broker)][f'{HTTP}:{HTTP_PORT}']}",
         }
         if self.has_zookeeper:
             config["zookeeper.connect"] = f"{ports.HOST}:{self._zookeeper_port}"
             config |= self.login.config(sets_acls=all(map(self._logs_in, self.running())))
         return config
+
+    def _secret_file(self, secret: str, key: str) -> str:
+        return str(self.data.path / "users" / folder_name(self.cluster.namespace, secret) / key)
+
+    def _own_listeners(self) -> list[tuple[str, int]]:
+        """Those that the spec does not have: name, and the port that is tried first."""
+        spec = self.cluster.spec
+        own = [(REPLICATION, replication_port(self.cluster))] if spec.platform_login else []
+        return [*own, (PLATFORM, platform_port(self.cluster))] if spec.platform_tls.has_listener else own
+
+    def _connects_otherwise(self, broker: int) -> bool:
+        """Whether a running broker connects to others at another listener, or by another protocol."""
+        try:
+            before = self._file(broker).read_text()
+        except OSError:
+            return False
+        return _among_brokers(before) != _among_brokers(properties(self.config(broker)))
 
     def _logs_in(self, broker: int) -> bool:
         """Whether a running broker logs in to ZooKeeper."""
@@ -299,7 +362,7 @@ class LocalCluster:
         if broker > 0 or self.state.ports[key] == before:
             return  # of several brokers, all but the first get the following ports: nothing to report
         for listener in all_listeners(self.cluster):
-            if (port := self._port(broker, listener)) != listener.port:
+            if (port := self._port(broker, listener.name, listener.port)) != listener.port:
                 say(
                     f"Cluster {self.cluster.name}: {self._who_has(listener.port)}: {listener.name} listens on {port}"
                 )
@@ -338,7 +401,7 @@ class LocalCluster:
                 )
         return f"port {port} is in use"
 
-    def _next_to_restart(self, stale: Sequence[int], admins: AdminPool) -> int:
+    def _next_to_restart(self, stale: Sequence[int], admin: Callable[[], KafkaAdmin]) -> int:
         """The broker to restart now, by the same plan as on Kubernetes; StartFailed if none is possible in time."""
         if len(self.brokers) == 1:
             return stale[0]
@@ -351,7 +414,7 @@ class LocalCluster:
                 RollingPod(broker, f"broker {broker}", broker in running, CHANGED if broker in stale else ())
                 for broker in self.brokers
             ]
-            roll = plan_roll(pods, len(pods), *_ask(admins.at(self.bootstrap)))
+            roll = plan_roll(pods, len(pods), *_ask(admin()))
             return roll.restart is not None
 
         if not processes.wait_for(planned, IN_SYNC_S) or roll.restart is None:
@@ -394,18 +457,15 @@ class LocalCluster:
         return found if found is not None and found.serves else None
 
     def _asked(self) -> list[tuple[str, int]]:
-        return [(listener.name, listener.port) for listener in all_listeners(self.cluster)] + [
-            (HTTP, HTTP_PORT)
-        ]
+        given = [(listener.name, listener.port) for listener in all_listeners(self.cluster)]
+        return [*given, *self._own_listeners(), (HTTP, HTTP_PORT)]
 
-    def _port(self, broker: int, listener: Listener) -> int:
-        """The listener's port, present or future."""
-        return self.state.ports.get(self._key(broker), {}).get(
-            f"{listener.name}:{listener.port}", listener.port
-        )
+    def _port(self, broker: int, listener: str, port: int) -> int:
+        """The listener's port, present or future; ``port``: the one that is tried first."""
+        return self.state.ports.get(self._key(broker), {}).get(f"{listener}:{port}", port)
 
     def _key(self, broker: int) -> str:
-        return f"broker/{self.cluster.namespace}/{self.cluster.name}/{broker}"
+        return f"broker/{self.owner}/{broker}"
 
     @property
     def _zookeeper_key(self) -> str:
@@ -425,6 +485,16 @@ def _ask(admin: KafkaAdmin) -> tuple[list[PartitionReplicas] | None, BrokersStat
 def _has_topics(folder: Path) -> bool:
     """Whether a broker's folder has a partition, or a stray of one."""
     return any(re.search(r"-[0-9]+(\.[0-9a-f]{32}-stray)?$", entry.name) for entry in folder.glob("*-*"))
+
+
+def _among_brokers(text: str) -> tuple[str, str]:
+    """By the text of a broker's configuration: the listener by which it connects to others, and its protocol."""
+    found = {key: value for key, _, value in (line.partition("=") for line in text.splitlines())}
+    name = found.get("inter.broker.listener.name", "")
+    protocols = dict(
+        one.split(":", 1) for one in found.get("listener.security.protocol.map", "").split(",") if ":" in one
+    )
+    return name, protocols.get(name, "")
 
 
 def _ready(data: Path, port: int) -> dict[str, str] | None:

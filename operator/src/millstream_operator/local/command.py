@@ -218,11 +218,12 @@ def _reporter() -> Iterator[Reporter]:
 
 
 def _next_steps(outcome: Outcome, data: Path) -> Iterator[str]:
-    bootstraps = {
-        (resource["metadata"]["namespace"], resource["metadata"]["name"]): resource["status"]["bootstrap"]
-        for resource in outcome.resources
-        if resource["kind"] == "Cluster" and resource.get("status", {}).get("bootstrap")
-    }
+    bootstraps, closed = {}, set()
+    for resource in outcome.resources:
+        if resource["kind"] == "Cluster" and (status := resource.get("status", {})).get("bootstrap"):
+            name = (resource["metadata"]["namespace"], resource["metadata"]["name"])
+            bootstraps[name] = status["bootstrap"]
+            closed |= {name} if "platform" in status else set()
     if not bootstraps:
         return
     option = "" if str(data) == ".millstream" else f" --data {data}"
@@ -231,10 +232,20 @@ def _next_steps(outcome: Outcome, data: Path) -> Iterator[str]:
         yield f"bootstrap of {name}: {bootstrap}"
     yield "next:"
     for resource in outcome.resources:
+        if resource["kind"] == "User":
+            name = resource["metadata"]["name"]
+            place = (
+                ""
+                if resource["metadata"]["namespace"] == "default"
+                else f" -n {resource['metadata']['namespace']}"
+            )
+            yield f"  (umask 077; millstream user config {name}{place} --data {data} > {name}.properties)"
+            break
+    for resource in outcome.resources:
         if resource["kind"] == "Topic":
             reference = resource["spec"]["clusterRef"]
             cluster = (reference.get("namespace") or resource["metadata"]["namespace"], reference["name"])
-            if cluster in bootstraps:
+            if cluster in bootstraps and cluster not in closed:
                 topic = resource["spec"].get("topicName") or resource["metadata"]["name"]
                 yield f"  millstream produce {topic} --bootstrap {bootstraps[cluster]}"
                 yield f"  millstream consume {topic} --bootstrap {bootstraps[cluster]}"
@@ -262,6 +273,8 @@ def _print_tables(snapshot: Snapshot) -> None:
         for daemon in snapshot.daemons
     ]
     _print_table(["PROCESS", "PID", "RUNS", "ADDRESS"], processes)
+    if (secrets := snapshot.data / "users").exists():
+        click.echo(f"\npasswords and certificates, which only you can read: {secrets}")
 
 
 def _warnings(resources: Iterable[dict[str, Any]]) -> Iterator[str]:

@@ -25,15 +25,20 @@ from typing import Any
 import msgspec
 
 from ..kafka.admin import KafkaAdmin
+from ..kafka.client_config import ClientConfig
 from ..kafka.records import AdminError
-from ..models import ConsumerGroup, decode_as
+from ..models import Cluster, ConsumerGroup, decode_as
 from ..models.problem import Problem
 from ..models.scaling import History
 from ..reconcile.group.observe import observe
 from ..reconcile.group.scaling import decide, load_of
 from ..state.context import now_utc
+from ..state.platform import platform_client
 from . import processes
+from .api import LocalApi
 from .processes import READY
+from .state import State
+from .user_secrets import UserSecrets
 
 POLL_S = 0.2
 LOOK_S = 10.0
@@ -44,7 +49,7 @@ WORKLOAD, CONSUMERS = "workload.json", "consumers.json"
 
 
 class WorkloadFile(msgspec.Struct, frozen=True):
-    """The workload. ``group`` is the resource's manifest."""
+    """The workload. ``group`` is the resource's manifest, and ``cluster`` that of a Cluster that requires a login."""
 
     group: dict[str, Any]
     bootstrap: str
@@ -54,6 +59,14 @@ class WorkloadFile(msgspec.Struct, frozen=True):
     replicas: int | None
     """None: as many as the lag needs."""
     grace_s: float
+    cluster: dict[str, Any] | None = None
+    login: str = ""
+    """Another one restarts the consumers."""
+
+    @property
+    def started_with(self) -> tuple[object, ...]:
+        """What consumers read only when they start."""
+        return self.command, self.environment, self.login
 
 
 class Running(msgspec.Struct, frozen=True):
@@ -162,7 +175,7 @@ class Supervisor:
                 text,
             )
             self.next_look = 0.0
-            if (before.command, before.environment) != (self.workload.command, self.workload.environment):
+            if before.started_with != self.workload.started_with:
                 self._stop(self.consumers)
                 self.consumers.clear()
 
@@ -174,8 +187,10 @@ class Supervisor:
         assert scaling is not None
         spec = msgspec.structs.replace(group.spec, start_at=None)  # the command makes first commits
         try:
-            if self.admin is None or self.admin.bootstrap != self.workload.bootstrap:
-                self.admin = KafkaAdmin(self.workload.bootstrap, client_id="millstream-local")
+            client = self._client()
+            if self.admin is None or self.admin.bootstrap != client.bootstrap:
+                self.admin = KafkaAdmin(client.bootstrap, client_id="millstream-local")
+            self.admin.security = client.security
             seen = observe(self.admin, [msgspec.structs.replace(group, spec=spec)])[group.group_id]
             if isinstance(seen, Problem):
                 raise AdminError(seen.message)
@@ -184,6 +199,13 @@ class Supervisor:
             return scaling.min if self.wanted is None else self.wanted
         count, self.history = decide(scaling, load_of(group, seen), self.wanted, self.history, now_utc())
         return count
+
+    def _client(self) -> ClientConfig:
+        """How this process connects, which is not a consumer: as the operator."""
+        cluster = None if self.workload.cluster is None else decode_as(Cluster, self.workload.cluster)
+        if cluster is None or cluster.status.platform is None:
+            return ClientConfig(self.workload.bootstrap)
+        return platform_client(LocalApi(State(), UserSecrets(self.folder.parents[1] / "users")), cluster)
 
     def _say(self, wanted: int) -> None:
         running = sum(one.process is not None for one in self.consumers)

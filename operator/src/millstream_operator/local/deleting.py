@@ -1,5 +1,6 @@
 """`millstream local delete -f`: the counterpart of `kubectl delete -f`, with the same policies.
 
+    all                    passwords and certificates that were made for it are deleted
     User, Topic,           the operator's reconcile of a resource that is being deleted: with `deletionPolicy: Delete`
     ConsumerGroup          the user, the topic or the offsets are deleted first, and the resource stays until then
     MirrorMaker            its workers are stopped; its copies of Secrets are deleted
@@ -21,7 +22,6 @@ from typing import Any
 from ..models import Cluster, MirrorMaker, decode_as
 from ..state.status import FINALIZER
 from . import processes
-from .certificates import forget_certificates
 from .clusters import LocalCluster
 from .folder import DataFolder
 from .mirrors import LocalMirror
@@ -62,16 +62,14 @@ def delete(work: Pass, key: str) -> None:
             del resource["metadata"]["deletionTimestamp"]
             work.stays(key)
             return
-        if kind == "User":
-            work.forget_user(key)
     elif kind == "MirrorMaker":
         LocalMirror(work.folder, decode_as(MirrorMaker, resource)).forget()
     elif kind == "Cluster":
         cluster = LocalCluster(work.folder, decode_as(Cluster, resource))
         cluster.stop()
-        forget_certificates(cluster.cluster, work.secret_files)
         if lost and not _removed(work, key, cluster.folder):
             return
+    work.secret_files.collect(resource["metadata"]["uid"])
     del work.state.resources[key]
     work.say(f"{kind} {name}: deleted" + (f", with {lost}" if lost else ""))
 

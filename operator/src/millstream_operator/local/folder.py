@@ -23,14 +23,14 @@ class DataFolder:
     state: State
     save: Callable[[], None] = lambda: None
 
-    def make(self, name: str) -> Path:
+    def make(self, name: str, *, private: bool = False) -> Path:
         """Create one of FOLDERS. A folder created here is ours to delete, which is saved before anything is in it.
 
-        OSError if it cannot be created.
+        ``private``: only the user can open it. OSError if it cannot be created.
         """
         folder = self.path / name
         with contextlib.suppress(FileExistsError):
-            folder.mkdir()
+            folder.mkdir(mode=0o700 if private else 0o777)
             if name not in self.state.made:
                 self.state.made.append(name)
             self.save()

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from ..models import BatchLoad, BatchLoadStatus, Cluster, Run
 from ..models.conditions import Reason
 from ..models.load_run import ObservedRun
 from ..models.problem import Problem
 from ..models.words import count_of
+from ..reconcile.load.logins import ensure_access
+from ..resources.certificates import CA
+from ..resources.load import login_secret, trust_secret
 from ..resources.load_run_file import run_name
 from ..state.context import LoadParts
 from . import spark
+from .clusters import folder_name
 from .folder import DataFolder
 from .java import NotInstalled
 
@@ -40,6 +45,17 @@ class LocalLauncher:
     def start(self, services: LoadParts, load: BatchLoad, cluster: Cluster) -> ObservedRun | Problem:
         if (problem := self.missing(load)) is not None:
             return problem
+        access = ensure_access(services, load, cluster, must_be_stored=True)
+        if isinstance(access, Problem):
+            return access
+        if access.has_login:
+            users = self.data.path / "users"
+            user, trust = (
+                users / folder_name(load.namespace, name) for name in (login_secret(load), trust_secret(load))
+            )
+            access = replace(access, folder=str(user), ca_file=str(trust / CA))
+        else:
+            access = replace(access, bootstrap=services.address_of(cluster))
         self.data.save()  # fix the offsets before anything reads them
         count = (load.status.last_run or Run()).records or 0
         self.say(f"{load.KIND} {load.name}: {run_name(load)} loads {count_of(count, 'record')} with Spark")
@@ -48,7 +64,7 @@ class LocalLauncher:
             self.data.make("volumes")
         return spark.run(
             load,
-            services.address_of(cluster),
+            access,
             self.data.path,
             spark.job_file(load),
             self.progress,

@@ -2,7 +2,7 @@
 
 DATA/mirrors/NAME/mirror.json   the configuration of the running workers
 DATA/mirrors/NAME/N.log         the output of worker N
-DATA/mirrors/NAME/secrets       values of Secrets (secrets.py)
+DATA/mirrors/NAME/secrets       values of Secrets (secrets.py), and of the workers' own user
 """
 
 from __future__ import annotations
@@ -15,11 +15,14 @@ from collections.abc import Callable, Sequence
 from ..models import Cluster, MirrorMaker
 from ..models.conditions import Reason
 from ..models.keys import Key
+from ..models.mirror import SecretKey
 from ..models.mirror_reports import WorkerReport, Workers
 from ..models.problem import Problem
+from ..reconcile.mirror.logins import login_of
 from ..reconcile.mirror.plan import knows_topics
 from ..reconcile.mirror.workers import ask_all
-from ..resources.mirror import Endpoint, Mirrored, mirror_file, secret_keys
+from ..resources.mirror import Endpoint, Mirrored, login_keys, mirror_file, secret_keys
+from ..resources.owned import values_of
 from ..state.cache import key_for
 from ..state.context import MirrorParts
 from . import ports, processes
@@ -51,8 +54,14 @@ class LocalMirrors:
         self, services: MirrorParts, mirror: MirrorMaker, sources: Sequence[Endpoint], target: Endpoint
     ) -> Workers | Problem:
         local, key = LocalMirror(self.data, mirror), key_for(mirror)
+        login = login_of(services, mirror, tuple(sources), target)
+        if isinstance(login, Problem):
+            return login
+        own = [] if login is None else login_keys(mirror, login)
+        names = {(mirror.namespace, one.name) for one in own}
+        given = {each: values_of(services.kube.get("v1", "Secret", *each)) for each in names}
         try:
-            changed = local.start(sources, target, self.secrets, self.say)
+            changed = local.start(sources, target, own, {**self.secrets, **given}, self.say)
         except StartFailed as error:
             self.started.pop(key, None)
             return Problem(Reason.WORKERS_STARTING, str(error))
@@ -97,10 +106,18 @@ class LocalMirror:
         self.secrets = self.folder / "secrets"
 
     def start(
-        self, sources: Sequence[Endpoint], target: Endpoint, secrets: Secrets, say: Callable[[str], None]
+        self,
+        sources: Sequence[Endpoint],
+        target: Endpoint,
+        own: Sequence[SecretKey],
+        secrets: Secrets,
+        say: Callable[[str], None],
     ) -> bool:
-        """Make the desired number of workers run with the present configuration; return False if they already did."""
-        if keys := secret_keys(self.mirror):
+        """Make the desired number of workers run with the present configuration; return False if they already did.
+
+        ``own``: keys of Secrets that the manifest does not name.
+        """
+        if keys := [*secret_keys(self.mirror), *own]:
             self._make_folder()
             write(self.secrets, self.mirror.namespace, keys, secrets)
         with processes.files_of_a_start():

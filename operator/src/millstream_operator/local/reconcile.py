@@ -11,11 +11,10 @@ import copy
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..kafka.client_config import ClientConfig
-from ..kafka.connection import NOWHERE
 from ..kafka.pools import AdminPool
 from ..models import (
     BatchLoad,
@@ -37,6 +36,8 @@ from ..models.problem import PAUSED, NewCondition, Problem, condition_before, is
 from ..models.words import count_of
 from ..reconcile.cluster import plan as cluster_plan
 from ..reconcile.cluster.kafka import View, cluster_id_of
+from ..reconcile.cluster.platform import rotate
+from ..reconcile.common.pod_users import remove_unused_users
 from ..reconcile.common.reference import cluster_key, find_cluster
 from ..reconcile.group.apply import SOON_S as GROUP_SOON_S
 from ..reconcile.group.apply import reconcile_groups
@@ -54,7 +55,7 @@ from ..state.context import Services
 from ..state.status import write_status
 from . import spark
 from .api import LocalApi
-from .certificates import write_certificates
+from .certificates import client_of, write_certificates, write_login
 from .clusters import LocalCluster
 from .folder import DataFolder
 from .java import NotInstalled
@@ -114,7 +115,7 @@ class Pass:
             store=Store(checks=not isinstance(admins, ObservingPool)),  # `up` has checked what `status` reads
             admins=admins,
             pace=None,
-            reach=lambda _, cluster: ClientConfig(self._address(cluster)),
+            reach=lambda kube, cluster: client_of(kube, self._local(cluster)),
             workloads=LocalWorkloads(self.folder, changes=not isinstance(admins, ObservingPool)),
             mirrors=self.mirror_runtime,
             launcher=LocalLauncher(self.folder, say, progress),
@@ -170,22 +171,31 @@ class Pass:
                 try:
                     started = local.start_zookeeper()
                     step = Reason.BROKER_FAILED
-                    started |= local.start_brokers(self.say, self.services.admins)
+                    started |= local.start_brokers(self.say, partial(self.services.brokers_of, cluster))
                 except (NotInstalled, StartFailed) as error:
                     problem = Problem(step, str(error))
             self._cluster_status(cluster, problem)
             if problem is not None:
                 self._failed(cluster, problem)
             else:
+                self._logins(self._get(Cluster, _key(cluster)))
                 self.say(f"{_title(cluster)}: {'started' if started else 'runs'} at {local.bootstrap}")
 
     def _certificates(self, cluster: Cluster) -> Problem | None:
-        problem, said = write_certificates(
-            self.services, self._local(cluster), self.secrets, self.secret_files
-        )
+        local = self._local(cluster)
+        problem, said = write_certificates(self.services, local, self.secrets, self.secret_files)
         if said is not None:
             self.certificates[key_for(cluster)] = said
-        return problem
+        return problem or write_login(self.services, local)
+
+    def _logins(self, cluster: Cluster) -> None:
+        """Replace the operator's password if that is requested, and remove users of workers that are gone."""
+        if cluster.status.platform is None:
+            return
+        deadline = time.monotonic() + SETTLE_S
+        while rotate(self.services, cluster) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        remove_unused_users(self.services, cluster, self.services.brokers_of(cluster))
 
     def _refusal(self, cluster: Cluster) -> Problem | None:
         return cluster_plan.refusal(cluster) or self._local(cluster).refusal()
@@ -203,11 +213,6 @@ class Pass:
     def _local(self, cluster: Cluster) -> LocalCluster:
         return LocalCluster(self.folder, cluster)
 
-    def _address(self, cluster: Cluster) -> str:
-        """The Cluster's address. If no broker runs here, none is queried: other processes may have their ports."""
-        local = self._local(cluster)
-        return local.bootstrap if local.running() else NOWHERE
-
     def _cluster_status(self, cluster: Cluster, problem: Problem | None) -> None:
         local = self._local(cluster)
         findings = cluster_plan.Findings(ready=len(local.running()), problem=problem)
@@ -216,7 +221,7 @@ class Pass:
             findings.conditions.append(of_certificates)
         cluster_id = cluster_id_of(self.services, cluster, findings.ready)
         bootstrap = local.bootstrap if findings.ready else None
-        listeners = local.external_addresses() if findings.ready else None
+        listeners = local.listener_addresses() if findings.ready else None
         status = cluster_plan.status_with(
             local.cluster, findings, bootstrap, listeners, cluster_id, self.services.now()
         )
@@ -227,7 +232,7 @@ class Pass:
     def users(self, keys: Sequence[str]) -> None:
         users = self._of(User, keys)
         if users:
-            self.folder.make("users")
+            self.folder.make("users", private=True)
         for user in users:
             key = user.password_key
             if key is None or user.generates_password:
@@ -255,11 +260,6 @@ class Pass:
             self._reconcile(Topic, reconcile_topics, [key])
         else:
             self._reconcile(ConsumerGroup, reconcile_groups, [key])
-
-    def forget_user(self, key: str) -> None:
-        """Delete the password that was generated for a User."""
-        user = self._get(User, Key(*key.split("/")))
-        self.secret_files.delete_of(user.metadata.uid, user.namespace, user.name)
 
     def stop_workload(self, key: str) -> bool:
         """Stop the consumers of a ConsumerGroup that is to be deleted. Returns whether it has a workload."""

@@ -148,7 +148,7 @@ def log_of(load: BatchLoad, data: Path) -> tuple[str, ...]:
 
 def run(
     load: BatchLoad,
-    bootstrap: str,
+    access: PodAccess,
     data: Path,
     program: Path,
     progress: Callable[[Progress], None],
@@ -163,7 +163,7 @@ def run(
     if path.startswith("/"):
         with contextlib.suppress(OSError):  # the job reports the problem with it
             Path(path).parent.mkdir(parents=True, exist_ok=True)
-    told = run_file(load, PodAccess(bootstrap), result=str(result), output_path=path)
+    told = run_file(load, access, result=str(result), output_path=path)
     (folder / "run.json").write_text(json.dumps(told, indent=1))
     arguments = [*submit_command(load), str(program), str(folder / "run.json")]
     environment = {

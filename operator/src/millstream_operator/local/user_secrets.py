@@ -1,4 +1,4 @@
-"""Secrets of Users and Clusters as files that only the user can read: the counterpart of Kubernetes' Secrets.
+"""Secrets of resources as files that only the user can read: the counterpart of Kubernetes' Secrets.
 
 DATA/users/SECRET/KEY         a value, such as password and sasl.jaas.config; ca.crt and broker-N.pem
 DATA/users/SECRET/.secret     the rest of the Secret: its owner, and a version that changes with its values
@@ -63,13 +63,12 @@ class UserSecrets:
         identity = str(uuid.uuid4()) if before is None else before["metadata"]["uid"]
         self._write({"namespace": namespace, "name": name, "uid": identity}, values)
 
-    def delete_of(self, owner: str, namespace: str, name: str) -> None:
-        """Delete the Secret if the resource with this uid owns it."""
-        found = self.get(namespace, name)
-        if found is not None and any(
-            one.get("uid") == owner for one in found["metadata"].get("ownerReferences", ())
-        ):
-            shutil.rmtree(self._where(namespace, name))
+    def collect(self, owner: str) -> None:
+        """Delete the Secrets of a deleted resource, which has this uid, as Kubernetes' garbage collector does."""
+        for rest in self.folder.glob(f"*/{REST}"):
+            metadata = msgspec.json.decode(rest.read_bytes())["metadata"]
+            if any(one.get("uid") == owner for one in metadata.get("ownerReferences", ())):
+                shutil.rmtree(rest.parent)
 
     def _write(self, metadata: Mapping[str, Any], values: Values) -> None:
         where = self._where(metadata["namespace"], metadata["name"])

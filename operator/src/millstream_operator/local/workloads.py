@@ -3,7 +3,8 @@
 DATA/consumers/NAME/  that process's input and output, and the logs of the consumers
 
 Of the template, the first container's command, arguments and environment have an effect; its image has none. The
-working folder is that of the command that starts the workload.
+working folder is that of the command that starts the workload. In a Cluster that requires a login, a variable names
+client.properties, as on Kubernetes.
 """
 
 from __future__ import annotations
@@ -11,19 +12,31 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
+from ..kafka.connection import NOWHERE
 from ..models import Cluster, ConsumerGroup
 from ..models.conditions import Reason
 from ..models.consumers import Consumers, Decide
 from ..models.problem import Problem
 from ..models.references import expanded
-from ..resources.workload import environment, selector
+from ..reconcile.group.logins import ensure_login
+from ..resources.certificates import CA
+from ..resources.workload import (
+    CONFIG,
+    PROPERTIES,
+    ConsumerLogin,
+    configuration_secret,
+    environment,
+    selector,
+)
 from ..state.context import GroupParts
 from . import consumers, processes
-from .clusters import folder_name
+from .clusters import LocalCluster, folder_name
 from .consumers import Running, WorkloadFile
 from .folder import DataFolder
 from .processes import Daemon, StartFailed
@@ -58,7 +71,8 @@ class LocalWorkloads:
         self.changes = changes
 
     def address_of(self, services: GroupParts, cluster: Cluster) -> str:
-        return services.address_of(cluster)
+        local = LocalCluster(self.data, cluster)
+        return local.bootstrap if local.running() else NOWHERE
 
     def run(
         self,
@@ -80,7 +94,11 @@ class LocalWorkloads:
             return Consumers(problem=Problem(Reason.WORKLOAD_REFUSED, words))
         if not self.changes or paused:
             return self._seen(group)
-        file = self._file(services, group, self.address_of(services, cluster))
+        ca_file = str(self._client(group) / CA)
+        login = ensure_login(services, group, cluster, is_reachable=is_reachable, ca_file=ca_file)
+        if isinstance(login, Problem):
+            return replace(self._seen(group), problem=login)
+        file = self._file(services, group, cluster, login)
         try:
             with processes.files_of_a_start():
                 self._start(group, file)
@@ -118,12 +136,17 @@ class LocalWorkloads:
             program = [sys.executable, "-m", consumers.__name__, str(folder)]
             self.data.start(key, program, folder / "workload.log")
 
-    def _file(self, services: GroupParts, group: ConsumerGroup, bootstrap: str) -> WorkloadFile:
+    def _file(
+        self, services: GroupParts, group: ConsumerGroup, cluster: Cluster, login: ConsumerLogin | None
+    ) -> WorkloadFile:
         workload = group.spec.workload
         assert workload is not None
         pod = workload.template.spec
         first = pod.containers[0]
+        bootstrap = self.address_of(services, cluster)
         variables = environment(group, bootstrap)
+        if login is not None:
+            variables[CONFIG] = str(self._client(group) / PROPERTIES)
         for one in first.env:
             variables[one.name] = expanded(one.value, variables)
         known = self.data.state.resources[f"{group.kind}/{group.namespace}/{group.name}"]
@@ -133,12 +156,20 @@ class LocalWorkloads:
         return WorkloadFile(
             group=manifest,
             bootstrap=bootstrap,
+            cluster=None if login is None else self._login_manifest(cluster),
+            login="" if login is None else login.version,
             command=[expanded(one, variables) for one in (*first.command, *first.args)],
             environment=variables,
             mark=self._mark(group),
             replicas=replicas if workload.scaling is None else None,
             grace_s=GRACE_S if grace is None else float(grace),
         )
+
+    def _login_manifest(self, cluster: Cluster) -> dict[str, Any]:
+        """Where the process logs in that decides the number of consumers, and with which Secrets."""
+        known = self.data.state.resources[f"{cluster.kind}/{cluster.namespace}/{cluster.name}"]
+        status = {"platform": known["status"]["platform"]}
+        return {name: value for name, value in known.items() if name != "status"} | {"status": status}
 
     def _seen(self, group: ConsumerGroup) -> Consumers:
         daemon = self.data.state.daemons.get(self._key(group))
@@ -158,6 +189,10 @@ class LocalWorkloads:
 
     def _folder(self, group: ConsumerGroup) -> Path:
         return self.data.path / "consumers" / folder_name(group.namespace, group.name)
+
+    def _client(self, group: ConsumerGroup) -> Path:
+        """The folder with the configuration of its clients."""
+        return self.data.path / "users" / folder_name(group.namespace, configuration_secret(group))
 
     def _mark(self, group: ConsumerGroup) -> str:
         """Marks the consumers of exactly this resource in exactly this folder, not in a copy of it."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from ..models import Cluster
 from ..models.addresses import host_port
@@ -109,17 +110,32 @@ def pod_name(cluster: Cluster, broker: int) -> str:
     return f"{broker_set_name(cluster)}-{broker}"
 
 
-def broker_config(cluster: Cluster) -> dict[str, str]:
+@dataclass(frozen=True, slots=True)
+class BrokerFiles:
+    """Where a broker finds its certificate, the authorities to trust, and what verifies the operator's password."""
+
+    keystore: str
+    truststore: str
+    credentials: str
+
+
+IN_POD = BrokerFiles(
+    f"{TLS_FOLDER}/broker-${{env:POD_INDEX}}.pem",
+    f"{TLS_FOLDER}/ca.crt",
+    f"{PLATFORM_FOLDER}/{PLATFORM_FILE}",
+)
+
+
+def broker_config(cluster: Cluster, files: BrokerFiles = IN_POD) -> dict[str, str]:
     """server.properties, from the user's configuration and ours."""
-    keystore, truststore = f"{TLS_FOLDER}/broker-${{env:POD_INDEX}}.pem", f"{TLS_FOLDER}/ca.crt"
     config = {
         **cluster.spec.config,
         **_authorization(cluster),
         "log.dirs": DATA,
         **_listeners(cluster, _own_listeners(cluster)),
         **_mechanisms(cluster),
-        **certificate_files(cluster, keystore, truststore),
-        **_platform(cluster, keystore, truststore),
+        **_certificate_files(cluster, files),
+        **_platform(cluster, files),
         "inter.broker.listener.name": REPLICATION,
         "http.listener": f":{HTTP_PORT}",
     }
@@ -164,7 +180,7 @@ def _own_listeners(cluster: Cluster) -> dict[str, tuple[int, str]]:
     return found
 
 
-def _platform(cluster: Cluster, keystore: str, truststore: str) -> dict[str, str]:
+def _platform(cluster: Cluster, files: BrokerFiles) -> dict[str, str]:
     """The listeners of brokers and operator, who needs its password there.
 
     Brokers verify each other's certificates both ways. They connect to addresses of pods, which no certificate has.
@@ -176,10 +192,10 @@ def _platform(cluster: Cluster, keystore: str, truststore: str) -> dict[str, str
         prefix = f"listener.name.{name.lower()}"
         if protocol.startswith("SASL"):
             found[f"{prefix}.sasl.enabled.mechanisms"] = "SCRAM-SHA-512"
-            found[f"{prefix}.sasl.scram.credentials.location"] = f"{PLATFORM_FOLDER}/{PLATFORM_FILE}"
+            found[f"{prefix}.sasl.scram.credentials.location"] = files.credentials
         if cluster.spec.platform_tls.has_listener:
             is_for_brokers = name == REPLICATION
-            values = _tls_keys(keystore, truststore, "required" if is_for_brokers else "none")
+            values = _tls_keys(files, "required" if is_for_brokers else "none")
             if is_for_brokers:
                 values["ssl.endpoint.identification.algorithm"] = ""
             found |= {f"{prefix}.{key}": value for key, value in values.items()}
@@ -204,23 +220,23 @@ def _mechanisms(cluster: Cluster) -> dict[str, str]:
     }
 
 
-def certificate_files(cluster: Cluster, keystore: str, truststore: str) -> dict[str, str]:
+def _certificate_files(cluster: Cluster, files: BrokerFiles) -> dict[str, str]:
     """The configuration of listeners with TLS: each has the same files."""
     found: dict[str, str] = {}
     for listener in cluster.spec.listeners:
         if listener.is_encrypted:
-            values = _tls_keys(keystore, truststore, "required" if listener.needs_certificate else "none")
+            values = _tls_keys(files, "required" if listener.needs_certificate else "none")
             prefix = f"listener.name.{kafka_name(listener).lower()}"
             found |= {f"{prefix}.{key}": value for key, value in values.items()}
     return found
 
 
-def _tls_keys(keystore: str, truststore: str, client_auth: str) -> dict[str, str]:
+def _tls_keys(files: BrokerFiles, client_auth: str) -> dict[str, str]:
     return {
         "ssl.keystore.type": "PEM",
-        "ssl.keystore.location": keystore,
+        "ssl.keystore.location": files.keystore,
         "ssl.truststore.type": "PEM",
-        "ssl.truststore.location": truststore,
+        "ssl.truststore.location": files.truststore,
         "ssl.client.auth": client_auth,
         # the operator decides which names a certificate has
         "ssl.allow.san.changes": "true",

@@ -8,7 +8,6 @@ from typing import Any
 
 from ..models import BatchLoad
 from ..models.load import Written
-from . import pod_access
 from .load_output import output_of
 from .load_value import reading, value
 from .pod_access import PodAccess
@@ -53,8 +52,8 @@ def run_file(load: BatchLoad, access: PodAccess, *, result: str, output_path: st
             **({"mode": "New"} if _begins_a_table(load) else {}),
         },
         "result": result,
-        **({LOGIN: {"folder": pod_access.FOLDER}} if access.has_login else {}),
-        **({TLS: {"caFile": pod_access.CA_FILE}} if access.has_tls else {}),
+        **({LOGIN: {"folder": access.folder}} if access.has_login else {}),
+        **({TLS: {"caFile": access.ca_file}} if access.has_tls else {}),
     }
 
 

@@ -237,6 +237,12 @@ def own_sasl(mirror: MirrorMaker, user: str) -> MirrorSasl:
     )
 
 
+def login_keys(mirror: MirrorMaker, login: MirrorLogin) -> list[SecretKey]:
+    """The keys of the Secrets that a login needs."""
+    trusted = [SecretKey(name=own_trust(mirror), key=trust_key(one)) for one in sorted(login.encrypted)]
+    return [SecretKey(name=login.secret, key=PASSWORD), *trusted]
+
+
 def deployment(
     mirror: MirrorMaker, file: Manifest, images: Images, login: MirrorLogin | None = None
 ) -> Manifest:
@@ -244,8 +250,7 @@ def deployment(
     text, keys = _text(file), secret_keys(mirror)
     annotations: dict[str, str] = {}
     if login is not None:
-        keys.append(SecretKey(name=login.secret, key=PASSWORD))
-        keys += [SecretKey(name=own_trust(mirror), key=trust_key(one)) for one in sorted(login.encrypted)]
+        keys += login_keys(mirror, login)
         annotations[LOGS_IN] = ",".join(_access(one, one in login.encrypted) for one in login.clusters)
         text += str(login.version)
     annotations[CONFIG_HASH] = hashlib.sha256(text.encode()).hexdigest()[:16]

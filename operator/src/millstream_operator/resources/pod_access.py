@@ -22,11 +22,16 @@ CA_FILE: Final = f"{FOLDER}/{CA}"
 
 @dataclass(frozen=True, slots=True)
 class PodAccess:
-    """Where they connect, whether as a user of their own, and whether with TLS."""
+    """Where they connect, whether as a user of their own, and whether with TLS.
+
+    ``folder`` has the files of their user, and ``ca_file`` the authorities.
+    """
 
     bootstrap: str
     has_login: bool = False
     has_tls: bool = False
+    folder: str = FOLDER
+    ca_file: str = CA_FILE
 
 
 def with_files(pod: Manifest, secrets: Sequence[str], *, everywhere: bool = False) -> Manifest:

@@ -22,7 +22,7 @@ from .certificates import CA
 from .client_files import ClientLogin, ClientTls
 from .images import Images
 from .owned import opaque_secret, secret_of
-from .pod_access import CA_FILE, FOLDER, PodAccess, with_files
+from .pod_access import FOLDER, PodAccess, with_files
 from .pod_user import PodPassword, PodUser
 from .volumes import pod_security
 
@@ -64,18 +64,19 @@ def client_secret(
     group: ConsumerGroup, access: PodAccess, user: PodUser, password: PodPassword, authorities: bytes
 ) -> Manifest:
     """``authorities``: of the Cluster, with TLS."""
-    tls = ClientTls(CA_FILE, are_files=True) if access.has_tls else None
+    tls = ClientTls(access.ca_file, are_files=True) if access.has_tls else None
     login = ClientLogin(access.bootstrap, user.name, password.value, tls)
     values = {
         PROPERTIES: client_files.java(login).encode(),
         "librdkafka.properties": client_files.librdkafka(login).encode(),
         **({CA: authorities} if access.has_tls else {}),
     }
-    reference_of = secret_of(reference(group)["metadata"], _client_secret(group))
+    reference_of = secret_of(reference(group)["metadata"], configuration_secret(group))
     return opaque_secret(reference_of, values, {})
 
 
-def _client_secret(group: ConsumerGroup) -> str:
+def configuration_secret(group: ConsumerGroup) -> str:
+    """The Secret with a client's configuration."""
     return f"{group.name}-consumers-client"
 
 
@@ -83,7 +84,7 @@ def consumer_login(
     group: ConsumerGroup, access: PodAccess, password: PodPassword, authorities: bytes
 ) -> ConsumerLogin:
     version = hashlib.sha256(f"{access.bootstrap} {password.iterations} ".encode() + authorities)
-    return ConsumerLogin((login_secret(group), _client_secret(group)), version.hexdigest()[:16])
+    return ConsumerLogin((login_secret(group), configuration_secret(group)), version.hexdigest()[:16])
 
 
 def selector(group: ConsumerGroup) -> dict[str, str]:

@@ -81,7 +81,7 @@ def stage(
     if not asks and not before:
         return _connecting(services, cluster, None)
     wants_tls = cluster.spec.internal.is_encrypted or tls_before is not PlatformTls.NONE
-    login = _login(services, cluster)
+    login = ensure_login(services, cluster)
     if isinstance(login, Problem):
         return login
     mine = [] if live is None else [pod for pod in pods() if is_of(pod, live["metadata"]["name"])]
@@ -147,7 +147,7 @@ def rotate(services: ClusterParts, cluster: Cluster) -> bool:
     """
     if cluster.status.platform is None:
         return False
-    login = _login(services, cluster)
+    login = ensure_login(services, cluster)
     if isinstance(login, Problem):
         return False
     request = cluster.spec.rotate.request_id if cluster.spec.rotate is not None else ""
@@ -180,7 +180,7 @@ def _connecting(services: ClusterParts, cluster: Cluster, where: PlatformStatus 
     return after
 
 
-def _login(services: ClusterParts, cluster: Cluster) -> PlatformLogin | Problem:
+def ensure_login(services: ClusterParts, cluster: Cluster) -> PlatformLogin | Problem:
     """The operator's password, which is generated once."""
     new = PlatformLogin(secrets.new_password(), randomness.token_bytes(SALT_BYTES))
     try:

@@ -5,12 +5,15 @@ The user may read the group's topics as this group, no more.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ...kafka.records import Acl, AclOperation, ResourceType
 from ...kubernetes.client import KubeError
 from ...models import Cluster, ConsumerGroup
 from ...models.conditions import Reason
 from ...models.problem import Problem
 from ...resources import workload as resources
+from ...resources.pod_access import CA_FILE
 from ...resources.pod_user import PodUser, pod_user, rule
 from ...resources.workload import ConsumerLogin
 from ...state.context import GroupParts
@@ -22,13 +25,19 @@ from ..common.secrets import not_readable
 
 
 def ensure_login(
-    services: GroupParts, group: ConsumerGroup, cluster: Cluster, *, is_reachable: bool
+    services: GroupParts,
+    group: ConsumerGroup,
+    cluster: Cluster,
+    *,
+    is_reachable: bool,
+    ca_file: str = CA_FILE,
 ) -> ConsumerLogin | Problem | None:
     """The consumers' login, whose Secrets exist by now; None if the Cluster requires none.
 
-    ``is_reachable``: whether brokers respond. Otherwise they get the user at a later reconcile.
+    ``is_reachable``: whether brokers respond. Otherwise they get the user at a later reconcile. ``ca_file``: where the
+    consumers find the Cluster's authorities.
     """
-    access = pods_connect(cluster)
+    access = replace(pods_connect(cluster), ca_file=ca_file)
     if not access.has_login:
         return None
     user = pod_user(group, resources.login_secret(group), resources.reference(group)["metadata"])

@@ -1,0 +1,201 @@
+"""Clusters on a laptop whose Internal listener asks for a login, with all that connects to them."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka.admin import AdminClient
+
+from millstream_harness.broker import fixed_port
+from millstream_harness.command import millstream
+from millstream_harness.kube import until
+from millstream_harness.local import Sandbox
+from millstream_operator.local import reconcile
+from millstream_operator.state.context import Services
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
+
+DEFAULTS = {"tls": "Enabled", "authentication": {"type": "ScramSha512"}}
+CONSUMER = """
+import os, pathlib, sys
+from confluent_kafka import Consumer
+config = pathlib.Path(os.environ["MILLSTREAM_CONFIG"]).with_name("librdkafka.properties")
+settings = dict(line.split("=", 1) for line in config.read_text().splitlines())
+consumer = Consumer({**settings, "group.id": os.environ["MILLSTREAM_GROUP_ID"], "auto.offset.reset": "earliest",
+                     "auto.commit.interval.ms": 200})
+consumer.subscribe(os.environ["MILLSTREAM_TOPICS"].split(","))
+while True:
+    message = consumer.poll(0.2)
+    if message is not None and not message.error():
+        print("got", message.value().decode(), flush=True)
+"""
+
+
+class Closed(Sandbox):
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.east = fixed_port()
+        self.folder = folder
+
+    def closed(self, name: str, port: int, **more: Any) -> None:
+        listeners = [{"name": "internal", "type": "Internal", "port": port}]
+        spec = {"listeners": listeners, "listenerDefaults": DEFAULTS, "authorization": {"type": "Simple"}}
+        self.write("Cluster", name, json.dumps({**spec, **more}))
+
+    def user(self, name: str, cluster: str, *operations: str) -> None:
+        acls = [
+            {"resource": {"type": "topic", "name": "orders"}, "operations": list(operations)},
+            {"resource": {"type": "group", "name": "*"}, "operations": ["Read"]},
+        ]
+        spec = {
+            "clusterRef": {"name": cluster},
+            "authentication": {"type": "ScramSha512"},
+            "authorization": {"type": "Simple", "acls": acls},
+            "quotas": {"producerByteRate": 100_000_000},
+        }
+        self.write("User", name, json.dumps(spec))
+
+    def settings(self, user: str) -> dict[str, Any]:
+        """Those of librdkafka, as `millstream user config` prints them."""
+        options = ("--data", str(self.data), "--format", "librdkafka", "--files", str(self.folder / user))
+        ended = millstream("user", "config", user, *options, bootstrap=None)
+        assert ended.returncode == 0, ended.stderr
+        return dict(line.split("=", 1) for line in ended.stdout.decode().splitlines())
+
+    def produce(self, user: str, value: str) -> None:
+        failed: list[Any] = []
+        producer = Producer({**self.settings(user), "message.timeout.ms": 20_000})
+        producer.produce("orders", value, on_delivery=lambda error, _: failed.append(error))
+        assert producer.flush(30) == 0
+        assert failed == [None]
+
+    def read(self, user: str, count: int) -> list[str]:
+        config = {**self.settings(user), "group.id": "test", "auto.offset.reset": "earliest"}
+        consumer = Consumer({**config, "enable.auto.commit": False})
+        consumer.subscribe(["orders"])
+        found = [message.value() for message in consumer.consume(count, 30)]
+        consumer.close()
+        return sorted((value or b"").decode() for value in found)
+
+    def secrets(self) -> set[str]:
+        return {folder.name for folder in (self.data / "users").iterdir()}
+
+
+@pytest.fixture
+def sandbox(tmp_path: Path) -> Iterator[Closed]:
+    found = Closed(tmp_path)
+    yield found
+    found.runtime().down()
+
+
+@contextlib.contextmanager
+def shifted(by: timedelta) -> Iterator[None]:
+    """Issue certificates by another clock."""
+    services = functools.partial(Services, now=lambda: datetime.now(UTC) + by)
+    with mock.patch.object(reconcile, "Services", services):
+        yield
+
+
+def answers(address: str) -> bool:
+    """Whether a client without a login is served."""
+    try:
+        AdminClient({"bootstrap.servers": address}).list_topics(timeout=3)
+    except KafkaException:
+        return False
+    return True
+
+
+def test_users_workloads_and_mirrors_log_in(sandbox: Closed, tmp_path: Path) -> None:
+    program = tmp_path / "consumer.py"
+    program.write_text(CONSUMER)
+    sandbox.closed("west", sandbox.port)
+    sandbox.closed("east", sandbox.east)
+    sandbox.write("Topic", "orders", "{clusterRef: {name: west}, partitions: 2}")
+    sandbox.user("writer", "west", "Write")
+    sandbox.user("reader", "east", "Read")
+    mirror = (
+        "{sources: [{name: west, clusterRef: {name: west}}], target: {clusterRef: {name: east}},"
+        " topics: {include: [orders]}, naming: Same}"
+    )
+    sandbox.write("MirrorMaker", "copy", mirror)
+    container = f"{{name: c, image: ours, command: [{sys.executable}, {program}]}}"
+    scaling = "scaling: {min: 1, max: 2, targetLag: 1000}"
+    sandbox.write(
+        "ConsumerGroup",
+        "work",
+        "{clusterRef: {name: west}, topics: [orders],"
+        f" workload: {{{scaling}, template: {{spec: {{containers: [{container}]}}}}}}}}",
+    )
+    before = os.umask(0o022)
+    try:
+        assert sandbox.runtime().up(sandbox.manifests).failures == {}
+    finally:
+        os.umask(before)
+
+    sandbox.produce("writer", "one")
+    assert sandbox.read("reader", 1) == ["one"], "by the mirror"
+    log = sandbox.data / "consumers" / "work" / "0.log"
+    until("the workload consumes", lambda: "got one\n" in log.read_text())
+
+    ports = json.loads((sandbox.data / "state.json").read_text())["ports"]["broker/default/west/0"]
+    listeners = {name: f"127.0.0.1:{port}" for name, port in ports.items() if not name.startswith("http")}
+    assert len(listeners) == 3
+    assert {name for name, address in listeners.items() if answers(address)} == set()
+    with pytest.raises(AssertionError):
+        sandbox.produce("reader", "two")
+
+    users = sandbox.data / "users"
+    assert users.stat().st_mode & 0o777 == 0o700
+    for path in users.rglob("*"):
+        assert path.stat().st_mode & 0o777 == (0o700 if path.is_dir() else 0o600), path
+    files = {path: path.stat().st_mtime_ns for path in users.glob("*/*")}
+    pids = {name: sandbox.pid(name) for name in ("broker/default/west/0", "mirror/default/copy/0")}
+    assert sandbox.runtime().up(sandbox.manifests).failures == {}
+    assert {path: path.stat().st_mtime_ns for path in users.glob("*/*")} == files
+    assert {name: sandbox.pid(name) for name in pids} == pids
+    assert sandbox.ready("MirrorMaker", "copy")[0] == "True"
+
+    made = {"copy-mirror-user", "copy-mirror-trust", "work-consumers-user", "work-consumers-client", "writer"}
+    made |= {f"west-{name}" for name in ("brokers-platform", "brokers-tls", "cluster-ca", "cluster-ca-cert")}
+    assert made < sandbox.secrets()
+    ended = sandbox.run("delete", "-f", str(sandbox.manifests), "--yes")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert sandbox.secrets() == set()
+
+
+def test_expired_certificates_are_replaced_by_the_next_up(sandbox: Closed) -> None:
+    """Those by which this command itself connects are among them."""
+    sandbox.closed("west", sandbox.port)
+    sandbox.write("Topic", "orders", "{clusterRef: {name: west}, partitions: 1}")
+    sandbox.user("app", "west", "All")
+    with shifted(timedelta(days=-4000)):
+        sandbox.runtime().up(sandbox.manifests)
+    pid = sandbox.pid()
+    assert sandbox.runtime().up(sandbox.manifests).failures == {}
+    assert sandbox.pid() == pid
+    sandbox.produce("app", "one")
+    assert sandbox.read("app", 1) == ["one"]
+
+
+def test_a_password_of_the_operator_is_replaced(sandbox: Closed) -> None:
+    sandbox.closed("west", sandbox.port)
+    sandbox.write("Topic", "orders", "{clusterRef: {name: west}, partitions: 1}")
+    assert sandbox.runtime().up(sandbox.manifests).failures == {}
+    password = sandbox.data / "users" / "west-brokers-platform" / "password"
+    before = password.read_text()
+    sandbox.closed("west", sandbox.port, rotate={"requestId": "once"})
+    sandbox.write("Topic", "more", "{clusterRef: {name: west}, partitions: 1}")
+    assert sandbox.runtime().up(sandbox.manifests).failures == {}
+    assert password.read_text() != before
+    assert sorted(password.parent.glob("[np]*")) == [password], "no other password is valid any more"
