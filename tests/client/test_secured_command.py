@@ -107,6 +107,8 @@ def test_every_kind_of_command_uses_the_file(
         return ended.stdout.decode()
 
     run("topic", "create", topic, "--config", "retention.ms=86400000", "--command-config", config)
+    assert run("--config", config, "transaction", "find-hanging", "--topic", topic, "-o", "json") == "[]\n"
+    assert run("--config", config, "transaction", "list", "-o", "json") == "[]\n"
     run("--config", config, "topic", "alter", topic, "--config", "retention.ms=96400000")
     run("produce", topic, "--config", config, stdin=b"one\ntwo\n")
     assert run("consume", topic, "--group", topic, "--config", config) == "one\ntwo\n"

@@ -10,16 +10,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 
+from millstream_broker.replication.partition import Partition
+from millstream_harness.background_loop import background_loop
 from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.java import formatter, is_before, reader, run_kafka_tool
 from millstream_harness.kafka import KafkaProcess
 from millstream_harness.scenario import unique
+from millstream_harness.transactions import write
 
 pytestmark = pytest.mark.soak
 
 Tool = Callable[..., str]
+StartBroker = Callable[..., InProcessBroker]
+LONG_AGO_MS = 1_700_000_000_000
 
 
 @pytest.fixture
@@ -215,3 +220,56 @@ def test_end_to_end_latency(bootstrap: str, topic: str) -> None:
     said = run_kafka_tool("e2e-latency", bootstrap, topic, "200", "1", "100").stdout
     assert "Avg latency" in said
     assert "Percentiles: 50th" in said
+
+
+def test_transactions(start_broker: StartBroker) -> None:
+    broker = start_broker()
+
+    def tool(*args: str) -> list[list[str]]:
+        """The fields of each row, without the head."""
+        said = run_kafka_tool("transactions", "--bootstrap-server", broker.bootstrap, *args).stdout
+        return [line.split() for line in said.splitlines()[1:]]
+
+    name, place = "tools-transactions", ("--topic", "tools-transactions", "--partition", "1")
+    run_kafka_tool(
+        "topics", "--bootstrap-server", broker.bootstrap, "--create", "--topic", name, "--partitions", "2"
+    )
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": "tools"})
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.produce(name, b"v", partition=0)
+    producer.flush()
+    ((listed_id, coordinator, producer_id, state),) = tool("list")
+    assert (listed_id, coordinator, state) == ("tools", "1", "Ongoing")
+    (described,) = tool("describe", "--transactional-id", "tools")
+    assert described[:6] == ["1", "tools", producer_id, "0", "Ongoing", "60000"]
+    assert described[-1] == f"{name}-0"
+    if not is_before(4, 1):
+        assert tool("list", "--transactional-id-pattern", "to.*") == [
+            [listed_id, coordinator, producer_id, state]
+        ]
+        assert tool("list", "--transactional-id-pattern", "to") == []
+
+    partition = broker.on_loop.broker.replicas.partition(name, 1)
+    background_loop().run(opened(partition, 4242))
+    (producing,) = tool("describe-producers", *place)
+    assert producing == ["4242", "0", "-1", "0", str(LONG_AGO_MS), "0"]
+    assert [row[:6] for row in tool("find-hanging", "--broker-id", "1")] == [
+        [name, "1", "4242", "0", "-1", "0"]
+    ]
+    tool("abort", *place, "--start-offset", "0")
+    assert tool("find-hanging", "--broker-id", "1") == []
+    ((*_, start),) = tool("describe-producers", *place)
+    assert start == "None"
+
+    if not is_before(4, 2):
+        tool("forceTerminateTransaction", "--transactionalId", "tools")
+        ((*_, state),) = tool("list")
+        assert state == "Empty"  # it has begun as the producer's successor
+        with pytest.raises(KafkaException) as fenced:
+            producer.commit_transaction()
+        assert fenced.value.args[0].code() == KafkaError._FENCED
+
+
+async def opened(partition: Partition, producer_id: int) -> None:
+    write(partition, producer_id, timestamp=LONG_AGO_MS)

@@ -38,6 +38,7 @@ OWN = {
     "stray": "stray",
     "top": "top",
     "topic": "topic",
+    "transaction": "transaction",
 }
 """Each command's module, and its name there if it has another."""
 FAILED, USAGE, INTERRUPTED = 1, 2, 130

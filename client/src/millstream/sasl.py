@@ -23,6 +23,11 @@ def is_used(config: Mapping[str, Any]) -> bool:
     return str(config.get("security.protocol", "")).lower().startswith("sasl_")
 
 
+def mechanism(config: Mapping[str, Any]) -> str:
+    """That of librdkafka's settings."""
+    return str(config.get("sasl.mechanism", config.get("sasl.mechanisms", DEFAULT_MECHANISM)))
+
+
 def handshake() -> bytes:
     """The body of a request."""
     return struct.pack(">h", len(NONE_ASKED)) + NONE_ASKED
@@ -53,7 +58,7 @@ def problem(config: Mapping[str, Any], offered: tuple[str, ...]) -> str:
             f"it requires SASL ({', '.join(offered)}), and the client does not use it; "
             f"set security.protocol={which}, sasl.mechanism, sasl.username and sasl.password"
         )
-    own = str(config.get("sasl.mechanism", config.get("sasl.mechanisms", DEFAULT_MECHANISM)))
+    own = mechanism(config)
     if own.upper() not in offered:
         return f"it does not have the client's mechanism {own}; set sasl.mechanism to {' or '.join(offered)}"
     return ""

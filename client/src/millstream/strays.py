@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from millstream import raw
+from millstream import raw, sasl_login
 from millstream.addresses import host_port
 from millstream.connection import REQUEST_TIMEOUT_S, Cluster
 from millstream.errors import Failed
@@ -113,6 +113,7 @@ def _ask(cluster: Cluster, broker: int, api: int, body: bytes, timeout_s: float)
                     f"broker {broker} cannot list or remove strays",
                     "it is Apache Kafka, or an older Millstream: upgrade it",
                 )
+            sasl_login.log_in(sock, cluster.config)
             return raw.Reader(raw.call(sock, api, body, 0, MAX_STRAYS_ANSWER))
     except (OSError, ValueError, struct.error) as error:
         where = f"broker {broker} at {host_port(*address)}"
