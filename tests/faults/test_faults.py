@@ -20,7 +20,8 @@ pytestmark = [
 ]
 
 KINDS = (
-    "kill leader,kill controller,pause leader,isolate leader,reject brokers at leader,full disk,move replicas,"
+    "kill leader,kill controller,kill transaction coordinator,move coordinators,pause leader,isolate leader,"
+    "reject brokers at leader,full disk,move replicas,"
     "make topic anew,make compacted topic anew,delete records,alter configuration,add partition,delete group,"
     "reset group,remove log directory,swap log directories of brokers,restore older ZooKeeper,clock an hour ahead,"
     "rotate authority,change password,revoke rules"
@@ -64,7 +65,7 @@ def test_nothing_is_left_when_it_is_killed(tmp_path: Path) -> None:
     command = [*COMMAND, "--zookeepers", "1", "--out", str(out)]
     with subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True) as running:
         assert running.stdout is not None
-        assert "11 clients" in running.stdout.readline()
+        assert "19 clients" in running.stdout.readline()
         assert len(mentioning(str(out))) > 10, "brokers, ZooKeeper and clients run"
         running.kill()
     eventually(lambda: mentioning(str(out)), lambda found: not found, "processes of the run")

@@ -13,7 +13,8 @@ hostile      a malicious client
 topics       the topics of a run, and which topic id a request can have met
 workers      the clients, each in its own process: writers, readers, a visitor
 history      the answers that clients got, as lines of JSON
-checker      the invariants over a whole history; `compacted`, `positions` and `strays` add their own
+transactors  those of transactions; `newer` sends the requests of version 2
+checker      the invariants over a whole history; `compacted`, `positions`, `strays` and `transacted` add their own
 replicas     the logs on the brokers' disks
 story        what happened to one record
 report       the summary and the timeline

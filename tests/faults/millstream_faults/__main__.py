@@ -42,8 +42,9 @@ def main() -> int:
         )
         return 2
     out = given.out or Path(tempfile.mkdtemp(prefix="millstream-faults-"))
+    kinds = given.kinds or list(Kind)
     options = Options(
-        out.resolve(), given.seed, given.faults, given.seconds, given.zookeepers, given.kinds or list(Kind)
+        out.resolve(), given.seed, given.faults, given.seconds, given.zookeepers, kinds, given.transactions
     )
     try:
         return 1 if Run(options).go() else 0
@@ -61,6 +62,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--kinds", type=kinds_of(Kind), help="only these, by their names: 'kill leader,full disk'"
     )
+    parser.add_argument("--transactions", action="store_true", help="no clients but those with transactions")
     add_out(parser)
     return parsed(parser)
 

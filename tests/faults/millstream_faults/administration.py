@@ -17,6 +17,7 @@ from millstream_kafka.protocol import (
     delete_records,
     delete_topics,
     elect_leaders,
+    find_coordinator,
     incremental_alter_configs,
 )
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
@@ -141,6 +142,16 @@ class Administration:
             "find a coordinator", lambda: self._ask(lambda probe: probe.committed(SIMPLE, name, 0)) < 0
         )
 
+    def find_transaction_coordinator(self) -> None:
+        """Wait until transactions have a coordinator: the first request for one creates their topic."""
+        request = find_coordinator.FindCoordinatorRequest("anybody", key_type=1, coordinator_keys=["anybody"])
+
+        async def ask(probe: Probe) -> bool:
+            answer = await probe.client.call_any(find_coordinator.API, request)
+            return not any(one.error_code for one in answer.coordinators) and not answer.error_code
+
+        self._until("find a coordinator of transactions", lambda: self._ask(ask))
+
     def delete_group(self) -> str:
         """Delete the group whose positions the checker tracks."""
         asked = time.monotonic()
@@ -241,9 +252,9 @@ class Administration:
             return False
         return not wrong or self.reassign(name, wrong) == "NONE"
 
-    def elect_preferred(self, name: str) -> str:
-        """Request the preferred leaders of all partitions; return the outcome."""
-        wanted = elect_leaders.TopicPartitions(name, list(range(self.topics[name].partitions)))
+    def elect_preferred(self, name: str, count: int) -> str:
+        """Request the preferred leaders of this many partitions; return the outcome."""
+        wanted = elect_leaders.TopicPartitions(name, list(range(count)))
         request = elect_leaders.ElectLeadersRequest(0, [wanted], REQUEST_MS)
 
         async def ask(probe: Probe) -> set[int]:

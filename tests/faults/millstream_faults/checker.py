@@ -18,7 +18,7 @@ undeleted     nobody reads a record that DeleteRecords deleted
 
 A topic is its id. A record removed on purpose is not lost: records of a deleted topic, and those that
 DeleteRecords or retention may delete. `topics` defines what counts when a request meets a deletion, or a restored tree
-that does not know the topic; `compacted`, `positions` and `strays` check promises of their own.
+that does not know the topic; `compacted`, `positions`, `strays` and `transacted` check promises of their own.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ from .history import (
 from .positions import SIMPLE, check_positions
 from .strays import check_strays
 from .topics import Lives, Place
+from .transacted import PEEKER, READER
 from .violations import Batch, Copy, Entry, Violation
 
 GROUP = "group-"
@@ -76,7 +77,7 @@ def check(
         match event:
             case Acknowledged():
                 records.acknowledged(event)
-            case Read():
+            case Read() if not event.who.startswith((READER, PEEKER)):
                 records.read(event)
             case Failed(_, who, partition, number, error, topic) if lives.is_steady(topic):
                 text = f"{who} {number}: {error}"

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 
 from . import clocks, directories, rights, trees
 from .hostile import Hostile
+from .lab import BROKERS, COORDINATOR_PARTITIONS, INTERNAL
 from .plan import Fault, Kind
 from .roles import WHOLE_S, NothingToStrikeError, Roles, empty
 from .topics import ANEW, COMPACTED, MOST_PARTITIONS, PLANS, STEADY
@@ -256,7 +257,22 @@ class Faults(Roles):
             for partition in range(count)
         }
         told = self.lab.administration.reassign(name, targets)
-        yield f"{name}: reassignment {told}, election {self.lab.administration.elect_preferred(name)}"
+        yield f"{name}: reassignment {told}, election {self.lab.administration.elect_preferred(name, count)}"
+
+    @contextlib.contextmanager
+    def moving_coordinators(self, fault: Fault) -> Iterator[str]:
+        """Change the order of the replicas of coordinators' topics, then elect the preferred leaders."""
+        orders = random.Random(fault.target)
+        told = []
+        for name in INTERNAL:
+            targets = {
+                partition: orders.sample(sorted(self.lab.brokers), BROKERS)
+                for partition in range(COORDINATOR_PARTITIONS)
+            }
+            moved = self.lab.administration.reassign(name, targets)
+            elected = self.lab.administration.elect_preferred(name, COORDINATOR_PARTITIONS)
+            told.append(f"{name}: reassignment {moved}, election {elected}")
+        yield "; ".join(told)
 
     @contextlib.contextmanager
     def anew(self, name: str, fault: Fault) -> Iterator[str]:
@@ -318,6 +334,8 @@ _KINDS: dict[Kind, _Strike] = {
     Kind.PAUSE_LEADER: lambda faults, fault: faults.paused(faults.leader(fault)),
     Kind.PAUSE_FOLLOWER: lambda faults, fault: faults.paused(faults.follower(fault)),
     Kind.PAUSE_CONTROLLER: lambda faults, fault: faults.paused(faults.controller(fault)),
+    Kind.KILL_COORDINATOR: lambda faults, fault: faults.killed(faults.coordinator(fault)),
+    Kind.PAUSE_COORDINATOR: lambda faults, fault: faults.paused(faults.coordinator(fault)),
     Kind.STOP_LEADER: lambda faults, fault: faults.stopped(faults.leader(fault)),
     Kind.ROLLING_RESTART: Faults.rolling,
     Kind.CUT_FOLLOWER: lambda faults, fault: faults.cut_brokers(fault, True, True),
@@ -329,6 +347,7 @@ _KINDS: dict[Kind, _Strike] = {
     Kind.ISOLATE_LEADER: lambda faults, fault: faults.isolated(faults.leader(fault)),
     Kind.REJECT_LEADER: lambda faults, fault: faults.rejected(faults.leader(fault)),
     Kind.REJECT_CONTROLLER: lambda faults, fault: faults.rejected(faults.controller(fault)),
+    Kind.ISOLATE_COORDINATOR: lambda faults, fault: faults.isolated(faults.coordinator(fault)),
     Kind.FULL_DISK: lambda faults, fault: faults.full_disk(faults.leader(fault)),
     Kind.WIPE_DISK: lambda faults, fault: faults.wiped(faults.leader(fault)),
     Kind.RESTORE_DISK: Faults.restored,
@@ -344,6 +363,7 @@ _KINDS: dict[Kind, _Strike] = {
     Kind.ZOOKEEPER_LONG_AWAY: Faults.zookeeper_away,
     Kind.MOVE_REPLICAS: Faults.moving,
     Kind.MOVE_LEADERS: Faults.moving_leaders,
+    Kind.MOVE_COORDINATORS: Faults.moving_coordinators,
     Kind.MAKE_ANEW: lambda faults, fault: faults.anew(ANEW, fault),
     Kind.COMPACTED_ANEW: lambda faults, fault: faults.anew(COMPACTED, fault),
     Kind.DELETE_RECORDS: Faults.records_deleted,

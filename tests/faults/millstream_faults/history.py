@@ -196,6 +196,22 @@ class GroupDeleted(NamedTuple):
     asked: float
 
 
+class Transacted(NamedTuple):
+    """A transaction ended for its writer: it was ``committed``, ``aborted``, or nobody told (``unknown``).
+
+    ``asked`` is when the commit was first requested, NEVER if it was not. ``appends`` and ``reads`` are values, each
+    as topic id, writer, partition and number.
+    """
+
+    at: float
+    who: str
+    number: int
+    outcome: str
+    asked: float
+    appends: list[list[str | int]]
+    reads: list[list[str | int]]
+
+
 Event = (
     Acknowledged
     | Failed
@@ -214,6 +230,7 @@ Event = (
     | RecordsDeleted
     | ConfigAltered
     | GroupDeleted
+    | Transacted
 )
 KINDS: dict[str, type[Event]] = {kind.__name__: kind for kind in Event.__args__}
 

@@ -37,13 +37,18 @@ from .topics import PLANS, Place
 from .users import SECURED, Users
 
 BROKERS = 3
-OFFSETS_PARTITIONS = 4
+COORDINATOR_PARTITIONS = 4
 DISK_MB = 512
 PATIENCE_S = 300.0
 """Limit for a process to start or to end: a broker waits for ZooKeeper, and the machine may be busy. No promise."""
 CONFIG = {
     "default.replication.factor": "3",
-    "offsets.topic.num.partitions": str(OFFSETS_PARTITIONS),
+    "offsets.topic.num.partitions": str(COORDINATOR_PARTITIONS),
+    "transaction.state.log.num.partitions": str(COORDINATOR_PARTITIONS),
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
+    # The transactional ids of a run are idle only while their partitions have no leaders.
+    "transactional.id.expiration.ms": "20000",
+    "transaction.remove.expired.transaction.cleanup.interval.ms": "2000",
     "replica.lag.time.max.ms": "2000",
     "log.segment.bytes": "4000000",
     "log.retention.check.interval.ms": "3000",
@@ -56,6 +61,9 @@ CONFIG = {
     # A broker whose clock is behind otherwise rejects what clients send, as Kafka does.
     "log.message.timestamp.after.max.ms": "7200000",
 }
+TRANSACTIONS = "__transaction_state"
+INTERNAL = ("__consumer_offsets", TRANSACTIONS)
+"""Topics of coordinators, each with `COORDINATOR_PARTITIONS` partitions."""
 DIRECTORIES = 2
 """Log directories of a broker at the start."""
 SHIFTED = Path(sitecustomize.__file__).parent
@@ -228,7 +236,9 @@ class Lab(ClusterProcesses):
             self.administration.create(name)
             self.await_in_sync(name, PLANS[name].replicas)
         self.administration.find_coordinator()  # a tree that is restored from before that has no positions
-        self.await_in_sync("__consumer_offsets", 3)
+        self.administration.find_transaction_coordinator()
+        for name in INTERNAL:
+            self.await_in_sync(name, BROKERS)
         self.users.prepare()
         return self
 
@@ -273,6 +283,8 @@ class Watch:
     def __init__(self, lab: Lab, history: HistoryWriter) -> None:
         self._lab, self._history = lab, history
         self._answers: dict[int, tuple[float, metadata.MetadataResponse]] = {}
+        self.identities: dict[str, str] = {}
+        """The topics' ids by name, as a broker told them last."""
         self._known: dict[Place, metadata.MetadataResponsePartition] = {}
         self._stop = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), name="watch")
@@ -325,6 +337,10 @@ class Watch:
                     missing.append(f"{name} is {uuid_text(topic.topic_id)}, expected {known}")
                 replicas = PLANS[name].replicas
                 missing += [f"{name}: {one}" for one in topic.partitions if not _is_whole(one, replicas)]
+            for name in INTERNAL:
+                missing += [
+                    f"{name}: {one}" for one in topics[name].partitions if not _is_whole(one, BROKERS)
+                ]
         return missing
 
     def replicas(self) -> dict[Place, list[int]]:
@@ -340,7 +356,7 @@ class Watch:
 
     async def _follow(self, number: int) -> None:
         host, port = self._lab.addresses[number].rsplit(":", 1)
-        asked = [metadata.MetadataRequestTopic(name=name) for name in PLANS]
+        asked = [metadata.MetadataRequestTopic(name=name) for name in (*PLANS, *INTERNAL)]
         request = metadata.MetadataRequest(asked, False)
         connection: Connection | None = None
         while not self._stop.is_set():
@@ -350,6 +366,7 @@ class Watch:
                 answer = await connection.call(metadata.API, None, request)
                 self._answers[number] = time.monotonic(), answer
                 for topic in answer.topics:
+                    self.identities[topic.name or ""] = uuid_text(topic.topic_id)
                     for one in topic.partitions:
                         self._note(number, (uuid_text(topic.topic_id), one.partition_index), one)
             except BrokerError:

@@ -15,6 +15,7 @@ from millstream_kafka.protocol.errors import ApiError, ErrorCode
 
 EARLIEST = -2
 LATEST = -1
+READ_COMMITTED = 1
 TIMEOUT_S = 5.0
 FETCHED_BYTES = 65_536
 
@@ -57,10 +58,12 @@ class Probe:
         known = [one for one in answer.topics if one.name == name and not one.error_code and one.partitions]
         return Known(uuid_text(known[0].topic_id), len(known[0].partitions)) if known else None
 
-    async def offset(self, name: str, partition: int, at: int) -> int:
-        """The offset at which a partition starts (EARLIEST) or ends (LATEST)."""
+    async def offset(self, name: str, partition: int, at: int, isolation: int = 0) -> int:
+        """The offset at which a partition starts (EARLIEST) or ends (LATEST), at an isolation level."""
         wanted = list_offsets.ListOffsetsPartition(partition, -1, at)
-        request = list_offsets.ListOffsetsRequest(-1, 0, [list_offsets.ListOffsetsTopic(name, [wanted])])
+        request = list_offsets.ListOffsetsRequest(
+            -1, isolation, [list_offsets.ListOffsetsTopic(name, [wanted])]
+        )
         answer = await self.client.call_leader(name, partition, list_offsets.API, request)
         found = answer.topics[0].partitions[0]
         self._check(found.error_code, name)

@@ -19,12 +19,18 @@ from millstream_kafka.batch import read_records
 
 from .history import TOMBSTONE, parse_value
 from .topics import Place
-from .violations import Batch, Copy, Entry
+from .violations import ABORTED, COMMITTED, OPEN, Batch, Copy, Entry, Fated
 
 _HEAD = struct.Struct(">qiibI")
 _LAST = struct.Struct(">hi")
 _AFTER_LENGTH = 12
 _CRC_AT = 21
+_ATTRIBUTES = struct.Struct(">h")
+_PRODUCER = struct.Struct(">q")
+_PRODUCER_AT = 43
+_TRANSACTIONAL, _CONTROL = 0x10, 0x20
+_MARKER = struct.Struct(">hh")
+_COMMIT = 1
 STRAY = re.compile(r".+-(?P<partition>\d+)\..+-stray")
 LOG = re.compile(r".+-(?P<partition>\d+)")
 
@@ -117,4 +123,24 @@ def entries(folder: Path) -> list[Entry]:
             value = record.value if record.value is not None else dict(record.headers).get(TOMBSTONE)
             key = (record.key or b"").decode(errors="replace")
             found.append(Entry(record.offset, *parse_value(value or b""), key))
+    return found
+
+
+def fated(folder: Path) -> list[Fated]:
+    """The records of a partition's folder, each with the end of its transaction. Raises BadLogError."""
+    found: list[Fated] = []
+    opened: dict[int, list[int]] = {}
+    for _, raw in batches(folder):
+        (attributes,) = _ATTRIBUTES.unpack_from(raw, _CRC_AT)
+        (producer,) = _PRODUCER.unpack_from(raw, _PRODUCER_AT)
+        for record in read_records(raw):
+            if attributes & _CONTROL:
+                _, kind = _MARKER.unpack_from(record.key or b"")
+                for place in opened.pop(producer, ()):
+                    found[place] = found[place]._replace(fate=COMMITTED if kind == _COMMIT else ABORTED)
+                continue
+            if attributes & _TRANSACTIONAL:
+                opened.setdefault(producer, []).append(len(found))
+            fate = OPEN if attributes & _TRANSACTIONAL else COMMITTED
+            found.append(Fated(record.offset, *parse_value(record.value or b""), fate))
     return found

@@ -12,7 +12,7 @@ from statistics import median
 import matplotlib
 from matplotlib import pyplot as plt
 
-from .history import Acknowledged, Committed, Event, Read, Struck, TopicCreated, TopicDeleted
+from .history import Acknowledged, Committed, Event, Read, Struck, TopicCreated, TopicDeleted, Transacted
 from .topics import STEADY, Lives
 from .violations import Violation
 
@@ -65,6 +65,7 @@ def summary(
 ) -> str:
     """A table of the faults, the counts of acknowledged and read records, and the violations."""
     count = Counter(type(event) for event in events)
+    outcomes = Counter(event.outcome for event in events if isinstance(event, Transacted))
     by_kind: dict[str, list[Recovery]] = defaultdict(list)
     for recovery in recoveries(events):
         by_kind[recovery.kind].append(recovery)
@@ -73,6 +74,8 @@ def summary(
         f"{total} faults in {seconds:.0f} s; {count[Acknowledged]} records acknowledged, {count[Read]} read, "
         f"{count[Committed]} positions committed; "
         f"{count[TopicCreated]} topics created, {count[TopicDeleted]} deleted",
+        f"{sum(outcomes.values())} transactions: "
+        + ", ".join(f"{number} {outcome}" for outcome, number in sorted(outcomes.items())),
         "",
         f"{'fault':32}{'times':>6}  until every partition acknowledges again: median, max (s)",
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import shutil
@@ -14,6 +15,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from millstream_kafka.client.errors import BrokerError
+from millstream_kafka.protocol.errors import ApiError
+
 from .checker import GROUP, check, check_replicas
 from .faults import Faults
 from .guard import Guard
@@ -22,12 +26,13 @@ from .isolation import Network, inside
 from .lab import Lab, Watch
 from .plan import Fault, Group, Kind, Step, draw
 from .positions import SIMPLE
-from .probe import Known
-from .replicas import BadLogError, copies, entries, folders
+from .probe import LATEST, READ_COMMITTED, Known, Probe
+from .replicas import BadLogError, copies, entries, fated, folders
 from .report import summary, timeline
 from .roles import NothingToStrikeError
 from .story import tell
-from .topics import ANEW, COMPACTED, PLANS, STEADY, Place
+from .topics import ANEW, COMPACTED, COPIES, LISTS, PLANS, STEADY, Place
+from .transacted import COPIER, PEEKER, READER, check_transactions
 from .users import SECURED_CLIENTS
 from .violations import Entry, Violation
 
@@ -43,8 +48,17 @@ WORKERS = (
     ("rereader", "rereader", STEADY),
     ("watcher", "watcher", STEADY),
     ("visitor", f"{SIMPLE}-1", ANEW),
+    ("listwriter", "lister-1", LISTS),
+    ("listwriter", "lister-2", LISTS),
+    ("newlistwriter", "lister-3", LISTS),
+    ("copier", f"{COPIER}1", LISTS),
+    ("copier", f"{COPIER}2", LISTS),
+    ("listreader", f"{READER}reader", LISTS),
+    ("listreader", f"{PEEKER}reader", LISTS),
+    ("listreader", f"{READER}copies", COPIES),
 )
 CHECKED = (STEADY, ANEW, COMPACTED)
+TRANSACTED = (LISTS, COPIES)
 HEAL_S = 90.0
 WARM_UP_S = 2.0
 COOL_DOWN_S = 3.0
@@ -60,6 +74,7 @@ class Options:
     seconds: float
     servers: int
     kinds: Sequence[Kind] = field(default_factory=lambda: list(Kind))
+    only_transactions: bool = False
 
 
 class Run:
@@ -71,6 +86,7 @@ class Run:
         self.histories = self.out / "history"
         self.began = time.monotonic()
         self.left_out: dict[str, str] = {}
+        self.clients = [one for one in WORKERS if one[2] in TRANSACTED or not options.only_transactions]
         self.workers: list[subprocess.Popen[bytes]] = []
 
     def go(self) -> list[Violation]:
@@ -89,7 +105,9 @@ class Run:
             ending.callback(self._kill_workers)
             self.began = time.monotonic()
             self._start_workers()
-            self.say(f"{len(WORKERS)} clients, {self.options.count} faults from seed {self.options.seed}")
+            self.say(
+                f"{len(self.clients)} clients, {self.options.count} faults from seed {self.options.seed}"
+            )
             time.sleep(WARM_UP_S)
             self._strike_all(steps, Faults(self.lab, watch), watch)
             self._await_whole(watch)
@@ -97,6 +115,7 @@ class Run:
             self.say(f"without the right: {guard.summary()}")
             time.sleep(COOL_DOWN_S)
             self._end_workers()
+            asyncio.run(self._await_ended())
             self.seconds = time.monotonic() - self.began
             replicas = watch.replicas()
             self._stop_brokers()
@@ -130,7 +149,7 @@ class Run:
     # Clients
 
     def _start_workers(self) -> None:
-        for role, name, topic in WORKERS:
+        for role, name, topic in self.clients:
             known = self.lab.administration.topics[topic]
             with (self.out / f"{name}.log").open("wb") as log:
                 command = [sys.executable, "-P", "-m", "millstream_faults.workers", role, name]
@@ -145,7 +164,7 @@ class Run:
 
     def _end_workers(self) -> None:
         """End writers first, so that readers know the end of the log."""
-        by_role = list(zip(WORKERS, self.workers, strict=True))
+        by_role = list(zip(self.clients, self.workers, strict=True))
         for writers in (True, False):
             ending = [
                 (name, process) for (role, name, _), process in by_role if ("writer" in role) == writers
@@ -160,6 +179,25 @@ class Run:
                     continue
                 if status:
                     self.trouble(f"{name} ended with status {status}; see {name}.log")
+
+    async def _await_ended(self) -> None:
+        """Every transaction ends: the last stable offset reaches the high watermark."""
+        deadline = time.monotonic() + HEAL_S
+        open_ones = {
+            (name, partition)
+            for name in TRANSACTED
+            for partition in range(self.lab.administration.topics[name].partitions)
+        }
+        async with Probe(self.lab.bootstrap, "lab") as probe:
+            while open_ones and time.monotonic() < deadline:
+                for name, partition in sorted(open_ones):
+                    with contextlib.suppress(BrokerError, ApiError):
+                        end = await probe.offset(name, partition, LATEST)
+                        if await probe.offset(name, partition, LATEST, READ_COMMITTED) >= end:
+                            open_ones.discard((name, partition))
+                await asyncio.sleep(0.1)
+        for name, partition in sorted(open_ones):
+            self.trouble(f"{name}-{partition}: a transaction did not end within {HEAL_S:g} s")
 
     def _kill_workers(self) -> None:
         for process in self.workers:
@@ -241,11 +279,12 @@ class Run:
 
     def _check(self, replicas: Mapping[Place, Sequence[int]]) -> list[Violation]:
         data = {number: broker.data for number, broker in self.lab.brokers.items()}
-        topics = {name: self.lab.administration.topics[name] for name in CHECKED}
+        topics = {name: self.lab.administration.topics[name] for name in (*CHECKED, *TRANSACTED)}
+        whole = {name: known.id for name, known in topics.items() if name != COMPACTED}
         try:
             on_disk = {
                 number: {place: copy for place, copy in having.items() if number in replicas.get(place, ())}
-                for number, having in copies(data, {name: topics[name].id for name in (STEADY, ANEW)}).items()
+                for number, having in copies(data, whole).items()
             }
             logs = {
                 number: {
@@ -271,7 +310,24 @@ class Run:
             if place[0] != identity
         }
         found = check(events, log, compacted) + check_replicas(on_disk)
-        return found + self._missing(topics, logs) + self._silent(topics, events)
+        checked = {name: topics[name] for name in CHECKED}
+        found += self._missing(checked, logs)
+        if not self.options.only_transactions:
+            found += self._silent(checked, events)
+        return found + self._check_transactions(events, data, replicas)
+
+    def _check_transactions(
+        self, events: Sequence[Event], data: Mapping[int, Path], replicas: Mapping[Place, Sequence[int]]
+    ) -> list[Violation]:
+        topics = {name: self.lab.administration.topics[name].id for name in TRANSACTED}
+        log = {
+            (identity, partition): fated(folder)
+            for number, path in data.items()
+            for name, identity in topics.items()
+            for partition, folder in folders(path, name, identity)
+            if number in replicas.get((identity, partition), ())
+        }
+        return check_transactions(events, log, {topics[COPIES]: topics[LISTS]})
 
     def _missing(
         self, topics: Mapping[str, Known], logs: Mapping[int, Mapping[Place, Sequence[Entry]]]

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from .history import (
+    NEVER,
     Acknowledged,
     Committed,
     CommitUnknown,
@@ -23,6 +24,7 @@ from .history import (
     TopicCreated,
     TopicDeleted,
     TopicLost,
+    Transacted,
     Trouble,
 )
 from .topics import Lives
@@ -92,6 +94,8 @@ def concerns(violation: Violation, event: Event, lives: Lives) -> bool:
             return event.text in violation.text
         case GroupDeleted():
             return violation.kind in POSITIONS
+        case Transacted(appends=appends):
+            return [violation.topic, violation.writer, violation.partition, violation.number] in appends
         case Committed() | CommitUnknown() | FoundCommitted():
             return violation.kind in POSITIONS and _is_of_name(violation, event, lives)
         case Read() | Acknowledged() | Failed() if _is_of_name(violation, event, lives):
@@ -117,7 +121,8 @@ def _is_of_name(
 def describe(event: Event, began: float) -> str:
     where = (
         f"{event.topic} "
-        if not isinstance(event, Trouble | GroupDeleted | Struck | Held | Discarded) and event.topic
+        if not isinstance(event, Trouble | GroupDeleted | Struck | Held | Discarded | Transacted)
+        and event.topic
         else ""
     )
     match event:
@@ -135,6 +140,9 @@ def describe(event: Event, began: float) -> str:
             return f"{who} found {where}{partition}:{offset} committed, asked at {asked - began:.3f}"
         case GroupDeleted(_, _, asked):
             return f"the group of the positions was deleted, requested at {asked - began:.3f}"
+        case Transacted(_, who, number, outcome, asked, appends):
+            commit = "never" if asked == NEVER else f"at {asked - began:.3f}"
+            return f"{who}: transaction {number} of {len(appends)} values is {outcome}, commit requested {commit}"
         case Trouble(_, who, text):
             return f"{who}: {text}"
     return str(event)

@@ -3,6 +3,8 @@
 STEADY       is never deleted, and keeps every record
 ANEW         is recreated, gets partitions, loses records to DeleteRecords and retention
 COMPACTED    keeps the last record of each key; it is recreated, too
+LISTS        gets the values of transactions; each partition is a list
+COPIES       gets the values of LISTS, each copied in a transaction with the position of the copy
 ODD          receives a hostile client's batches; no invariant covers it
 
 Clients name topics by their names, so a request that is under way while its topic is deleted may take effect in either
@@ -22,6 +24,8 @@ from .history import ConfigAltered, Event, RecordsDeleted, TopicCreated, TopicDe
 STEADY = "faults"
 ANEW = "anew"
 COMPACTED = "compacted"
+LISTS = "lists"
+COPIES = "copies"
 ODD = "odd"
 
 Place = tuple[str, int]
@@ -59,6 +63,8 @@ PLANS = {
             "delete.retention.ms": "7240000",
         },
     ),
+    LISTS: TopicPlan(4, FOREVER),
+    COPIES: TopicPlan(4, FOREVER),
     ODD: TopicPlan(
         1,
         {

@@ -33,6 +33,20 @@ class Entry(NamedTuple):
     key: str = ""
 
 
+class Fated(NamedTuple):
+    """A record in a log at the end of the run, and how its transaction ended there."""
+
+    offset: int
+    writer: str
+    partition: int
+    number: int
+    fate: str
+    """COMMITTED, ABORTED or OPEN."""
+
+
+COMMITTED, ABORTED, OPEN = "committed", "aborted", "open"
+
+
 class Batch(NamedTuple):
     """A batch on a replica's disk."""
 

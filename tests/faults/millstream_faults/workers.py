@@ -9,6 +9,10 @@ reader        librdkafka: reads every partition from start to end
 rereader      librdkafka: reads short stretches anywhere, again and again
 watcher       requests the group's committed offsets all the time
 visitor       our own client: reads recreated topics, and keeps a position in one of them
+listwriter    librdkafka in transactions: appends values to several lists, and reads them
+newlistwriter our own client: the same in transactions of version 2
+copier        librdkafka in transactions: copies lists, with its position, as a member of a group
+listreader    librdkafka: reads lists from start to end, at one isolation
 
 SIGTERM ends them: writers wait for open requests, readers read to the present end.
 """
@@ -20,8 +24,10 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from .newer import NewerTransactor
 from .probe import Known
 from .readers import Member, Reader, Rereader, Watcher
+from .transactors import Copier, ListReader, Transactor
 from .visitor import Visitor
 from .worker import Worker
 from .writers import AioWriter, Writer
@@ -34,6 +40,10 @@ ROLES: Mapping[str, Callable[[str, Path, str, str, Known], Worker]] = {
     "rereader": Rereader,
     "watcher": Watcher,
     "visitor": Visitor,
+    "listwriter": Transactor,
+    "newlistwriter": NewerTransactor,
+    "copier": Copier,
+    "listreader": ListReader,
 }
 
 
