@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from millstream_broker.api.add_partitions_to_txn import AT_ONCE
 from millstream_broker.broker import Broker
 from millstream_broker.log.append_origin import AppendOrigin
 from millstream_broker.log.producer_state import LATE_BUFFER_MS
@@ -55,8 +56,8 @@ async def client(broker: Broker) -> AsyncIterator[Connection]:
         yield client
 
 
-async def started(client: Connection) -> Producer:
-    request = init_producer_id.InitProducerIdRequest("id", 60_000)
+async def started(client: Connection, transactional_id: str = "id") -> Producer:
+    request = init_producer_id.InitProducerIdRequest(transactional_id, 60_000)
     response = await client.call(init_producer_id.API, 5, request)
     assert response.error_code == 0
     return response.producer_id, response.producer_epoch
@@ -140,6 +141,30 @@ async def test_partitions_are_added_all_or_none(client: Connection) -> None:
     assert await added(client, producer, 0, topic="__consumer_offsets") != [NONE]
     assert (await state(client)).transaction_state == "Empty"
     assert await added(client, (producer[0], producer[1] + 1), 0) == [ErrorCode.PRODUCER_FENCED]
+
+
+async def test_each_transaction_of_a_request_gets_its_answer(client: Connection) -> None:
+    """However many are handled at once."""
+    names = [f"id-{number}" for number in range(AT_ONCE + 1)]
+    producers = [await started(client, name) for name in names]
+    topics = [add_partitions_to_txn.AddPartitionsToTxnTopic("t", [0, 1])]
+    request = add_partitions_to_txn.AddPartitionsToTxnRequest(
+        [
+            *(add_partitions_to_txn.AddPartitionsToTxnTransaction(name, *producer, False, topics)
+              for name, producer in zip(names, producers, strict=True)),
+            add_partitions_to_txn.AddPartitionsToTxnTransaction("id-0", *producers[0], True, topics),
+            add_partitions_to_txn.AddPartitionsToTxnTransaction("none", 7, 0, False, topics),
+        ]
+    )  # fmt: skip
+    results = (await client.call(add_partitions_to_txn.API, 5, request)).results_by_transaction
+    assert [
+        (result.transactional_id, [each.partition_error_code for each in topic.results_by_partition])
+        for result in results
+        for topic in result.topic_results
+    ] == [
+        *((name, [0, 0]) for name in (*names, "id-0")),
+        ("none", [ErrorCode.INVALID_PRODUCER_ID_MAPPING] * 2),
+    ]
 
 
 async def test_transactions_survive_a_restart(tmp_path: Path) -> None:

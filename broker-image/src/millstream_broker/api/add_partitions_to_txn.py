@@ -6,6 +6,7 @@ their clients.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping
 
 from millstream_kafka.acl import CLUSTER_NAME, AclOperation, ResourceType
@@ -25,6 +26,7 @@ from millstream_kafka.topic_partition import TopicPartition
 from ..network.handlers import RequestContext, handler
 from ..replication.replicas import Replicas
 from ..runtime.slices import cooperatively
+from ..runtime.steps import portions
 from ..security.acl.authorizer import Authorizer
 from ..security.acl.rights import Right
 from ..topic_rules.internal_topics import is_internal
@@ -32,6 +34,8 @@ from ..transactions.driver import TransactionDriver
 from ..transactions.messages import SERVER_VERSION
 
 WRITE = AclOperation.WRITE
+AT_ONCE = 100
+"""Transactions of a request that are handled at the same time."""
 FENCED_SINCE = 2
 """The first version with PRODUCER_FENCED."""
 
@@ -57,11 +61,9 @@ async def handle(
     if context.version >= add_partitions_to_txn.BATCHED_SINCE:
         if session.peer_broker is None:
             authorizer.check(session, AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME)
-        results = []
-        for transaction in request.transactions:
-            partitions = await _partitions(transaction.topics)
-            errors = _unknown(replicas, partitions) or await _handled(transactions, transaction, partitions)
-            results.append(AddPartitionsToTxnResult(transaction.transactional_id, _results(errors)))
+        results: list[AddPartitionsToTxnResult] = []
+        for some in portions(request.transactions, AT_ONCE):  # their writes wait together
+            results += await asyncio.gather(*(_result(transactions, replicas, each) for each in some))
         return AddPartitionsToTxnResponse(results_by_transaction=results)
 
     partitions = await _partitions(request.topics)
@@ -83,6 +85,14 @@ async def handle(
             error = ErrorCode.INVALID_PRODUCER_EPOCH
         refused = dict.fromkeys(partitions, error)
     return AddPartitionsToTxnResponse(results_by_topic=_results(refused))
+
+
+async def _result(
+    transactions: TransactionDriver, replicas: Replicas, transaction: AddPartitionsToTxnTransaction
+) -> AddPartitionsToTxnResult:
+    partitions = await _partitions(transaction.topics)
+    errors = _unknown(replicas, partitions) or await _handled(transactions, transaction, partitions)
+    return AddPartitionsToTxnResult(transaction.transactional_id, _results(errors))
 
 
 async def _handled(
