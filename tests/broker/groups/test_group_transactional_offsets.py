@@ -202,3 +202,39 @@ def test_any_order_of_commits_markers_and_moves_follows_the_log(events: list[tup
         plain.log.append((kind, producer_id if kind != "plain" else 0, offset))
         assert machine.committed() == plain.committed
     assert machine.reloaded().committed() == plain.committed
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_offsets_are_unstable_while_they_are_written(is_late: bool) -> None:
+    """A member that gets the partition now must not read on from the position before them."""
+    machine = Machine()
+    machine.commit(3)
+    machine.hold = True
+    machine.commit_in_transaction(5, 7)
+    fetch = machine.coordinator.offsets.fetch
+    assert fetch("g", [T0], stable=True).unstable == {T0}
+    assert not fetch("g", [T0]).unstable
+    if is_late:
+        machine.time_out()
+        assert fetch("g", [T0], stable=True).unstable == {T0}
+        machine.commit_late()
+    else:
+        machine.release()
+    machine.hold = False
+    assert fetch("g", [T0], stable=True).unstable == {T0}
+    machine.end_transaction(5, committed=True)
+    fetched = fetch("g", [T0], stable=True)
+    assert (fetched.unstable, machine.committed()) == (set(), 7)
+
+
+def test_offsets_that_were_not_written_are_stable() -> None:
+    machine = Machine()
+    machine.commit(3)
+    machine.hold = True
+    first, second = machine.commit_in_transaction(5, 7), machine.commit_in_transaction(6, 8)
+    fetch = machine.coordinator.offsets.fetch
+    machine.release(ErrorCode.NOT_ENOUGH_REPLICAS)
+    assert fetch("g", [T0], stable=True).unstable == {T0}, "there is another one"
+    machine.release(ErrorCode.NOT_ENOUGH_REPLICAS)
+    assert not fetch("g", [T0], stable=True).unstable
+    assert first.result == second.result == {T0: ErrorCode.COORDINATOR_NOT_AVAILABLE}

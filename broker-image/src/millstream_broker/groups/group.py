@@ -100,6 +100,8 @@ class Group:
     transactional_offsets: dict[int, dict[tuple[str, int], CommittedOffset]] = field(default_factory=dict)
     """Offsets of open transactions, by producer id."""
     commits_in_flight: Counter[tuple[str, int]] = field(default_factory=Counter)
+    transactional_in_flight: Counter[tuple[str, int]] = field(default_factory=Counter)
+    """Those of them that are part of transactions."""
     initial_delay_left_ms: int | None = None
     """While an empty group gathers its first members: the time by which the join may still be delayed."""
     member_joined_in_delay: bool = False
@@ -183,6 +185,8 @@ class Group:
 
     def is_unstable(self, where: tuple[str, int]) -> bool:
         """Whether an open transaction may still change the offset."""
+        if where in self.transactional_in_flight:
+            return True
         return any(where in offsets for offsets in self.transactional_offsets.values())
 
     def commit_if_later(self, where: tuple[str, int], committed: CommittedOffset) -> None:
@@ -201,11 +205,11 @@ class Group:
 
     def commits_ended(self, partitions: Iterable[tuple[str, int]]) -> None:
         """These commits are no longer in flight."""
-        in_flight = self.commits_in_flight
-        for where in partitions:
-            in_flight[where] -= 1
-            if in_flight[where] <= 0:
-                del in_flight[where]
+        _end(self.commits_in_flight, partitions)
+
+    def transactional_commits_ended(self, partitions: Iterable[tuple[str, int]]) -> None:
+        """These commits in transactions are no longer in flight."""
+        _end(self.transactional_in_flight, partitions)
 
     def is_subscribed_to(self, topic: str) -> bool:
         """Whether a member consumes the topic; members with unknown subscriptions may consume any."""
@@ -242,3 +246,10 @@ def subscribed_topics(subscription: bytes) -> set[str] | None:
     except (struct.error, UnicodeDecodeError):
         return None
     return topics
+
+
+def _end(in_flight: Counter[tuple[str, int]], partitions: Iterable[tuple[str, int]]) -> None:
+    for where in partitions:
+        in_flight[where] -= 1
+        if in_flight[where] <= 0:
+            del in_flight[where]

@@ -144,7 +144,7 @@ class CommittedOffsets:
         """
         fetched = self._fetch(group_id, partitions)
         group = self._groups.by_id.get(group_id)
-        if not stable or group is None or not group.transactional_offsets:
+        if not stable or group is None:
             return fetched
         return replace(fetched, unstable=frozenset(filter(group.is_unstable, fetched.offsets)))
 

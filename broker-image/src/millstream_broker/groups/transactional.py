@@ -60,6 +60,7 @@ class TransactionalOffsets:
 
         def stored(error: ErrorCode) -> None:
             group.commits_ended(committed)
+            group.transactional_commits_ended(committed)
             if error:
                 reply(results | dict.fromkeys(committed, offset_error(error)))
                 return
@@ -73,6 +74,7 @@ class TransactionalOffsets:
 
         records = [offset_record(group.group_id, *where, offset) for where, offset in committed.items()]
         group.commits_in_flight.update(committed.keys())
+        group.transactional_in_flight.update(committed.keys())
         self._state.store(group.group_id, records, stored, late, event.producer)
 
     def _check(self, group: Group | None, commit: Commit) -> ErrorCode:
