@@ -31,7 +31,11 @@ ADDRESSES = {
 COMPARED = {"docs/how-to/connect-securely.md": "tests/compat/test_page_of_logins.py"}
 """Pages whose examples a test compares with configurations that it runs."""
 
-TOPICS = {"CONTRIBUTING.md": ["orders"], "serdes.md": ["delays"]}
+TOPICS = {
+    "CONTRIBUTING.md": ["orders"],
+    "exactly-once.md": ["flights", "departures", "announcements"],
+    "serdes.md": ["delays"],
+}
 """Topics of pages that need others than the library's."""
 
 

@@ -284,7 +284,17 @@ def test_what_cannot_be_sent_says_so_at_once(shared_broker: InProcessBroker, top
         ({"config": {"acks": "1"}}, "config: acks is not allowed there: use the option acks"),
         (
             {"config": {"transactional.id": "t"}},
-            "config: transactional.id is not allowed: this library has no tr",
+            "config: transactional.id is not allowed there: use the option transactional_id",
+        ),
+        ({"transactional_id": ""}, "transactional_id: '' is not allowed: write a text"),
+        ({"transactional_id": "t", "acks": 1}, 'acks: 1 is not allowed with transactions: write "all"'),
+        (
+            {"transactional_id": "t", "audit": millstream.Audit(topic="counts", server="s")},
+            "audit: not allowed with transactions: leave it out",
+        ),
+        (
+            {"transactional_id": "t", "transaction_timeout_s": 0},
+            "transaction_timeout_s: 0 is not allowed: write a number from 1 to 2,147,483",
         ),
         ({"config": {"no.such": "1"}}, 'config: No such configuration property: "no.such"'),
         (
@@ -310,7 +320,7 @@ def test_options_that_are_wrong(options: dict[str, Any], said: str) -> None:
 def test_transactional_id_among_the_clusters_settings() -> None:
     cluster = millstream.Cluster("127.0.0.1:1", {"transactional.id": "t"})
     with pytest.raises(
-        BadInput, match=r"config: transactional\.id is not allowed: this library has no transactions"
+        BadInput, match=r"config: transactional\.id is not allowed there: use the option transactional_id"
     ):
         millstream.Producer(cluster)
 

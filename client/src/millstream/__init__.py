@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from millstream.errors import NotOwned as NotOwned
     from millstream.errors import NotSerializable as NotSerializable
     from millstream.errors import PoisonedMessage as PoisonedMessage
+    from millstream.errors import ProducerFenced as ProducerFenced
     from millstream.errors import RecordTooLarge as RecordTooLarge
     from millstream.errors import UnknownGroup as UnknownGroup
     from millstream.errors import UnknownTopic as UnknownTopic
@@ -75,6 +76,7 @@ _MODULES = {
     "NotOwned": "errors",
     "NotSerializable": "errors",
     "PoisonedMessage": "errors",
+    "ProducerFenced": "errors",
     "RecordTooLarge": "errors",
     "UnknownGroup": "errors",
     "UnknownTopic": "errors",

@@ -10,6 +10,7 @@ MillstreamError          all of these; `millstream` prints one as a line. Exit s
 │   └── NotDelivered     records were not acknowledged; `undelivered` names them
 ├── BufferFull           (retriable) a producer's buffer stayed full until the time limit
 ├── NotOwned             the stream does not own the partition, or no longer
+├── ProducerFenced       another producer has taken over the transactional id, or the transaction timed out
 ├── PoisonedMessage      a key or value could not be deserialized; it has topic, partition and offset
 ├── Closed               a producer or connector was used after it was closed
 ├── BadInput             exit status 2: an option, an address or a line of input is not valid
@@ -131,6 +132,10 @@ class BufferFull(MillstreamError):
 
 class NotOwned(MillstreamError):
     """The stream does not own the partition, or no longer: another consumer may."""
+
+
+class ProducerFenced(MillstreamError):
+    """Another producer with the same transactional id has begun, or the transaction timed out: close this one."""
 
 
 class PoisonedMessage(MillstreamError):

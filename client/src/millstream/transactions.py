@@ -1,8 +1,4 @@
-"""Transactions of Kafka, which this library does not have yet: who configures them is refused.
-
-librdkafka accepts ``transactional.id`` in any configuration. A producer with one fails at its first record, because
-nothing began a transaction, and says "Local: Erroneous state".
-"""
+"""``transactional.id`` where it has no meaning: librdkafka accepts it in any configuration."""
 
 from __future__ import annotations
 
@@ -16,12 +12,11 @@ ADD_PARTITIONS_TO_TXN: Final = 24
 
 
 def refuse(config: Mapping[str, Any]) -> None:
-    """BadInput for a client configuration with a ``transactional.id``."""
+    """BadInput for a consumer's configuration with a ``transactional.id``."""
     if KEY in config:
         raise BadInput(
-            f"config: {KEY} is not allowed: this library has no transactions",
-            'leave it out; acks="all" alone puts each record into the log once, and results with their positions can '
-            "go into one transaction of your database (docs/client/exactly-once.md)",
+            f"config: {KEY} is not allowed: a consumer has none",
+            "give it to the producer as transactional_id, and the stream to its transactions",
         )
 
 

@@ -128,7 +128,7 @@ def test_a_broker_that_is_paused(start_broker: StartBroker, stop_s: float) -> No
         ),
         (
             {"config": {"transactional.id": "t"}},
-            "config: transactional.id is not allowed: this library has no tr",
+            "config: transactional.id is not allowed: a consumer has none: give it to the producer as transa",
         ),
         ({"config": {"group.id": "g"}}, "config: group.id is not allowed there: use the option group"),
         (

@@ -87,6 +87,10 @@ class MessageStream:
         self._began: dict[Partition, int] = {}
         self._committed: dict[Partition, int] = {}
         self._by_caller: dict[Partition, int] = {}
+        self._safe: dict[Partition, int] = {}  # where a transaction that is aborted returns to
+        self._has_unknown_outcome = False
+        self.losses = 0
+        """How often partitions were taken away from the stream."""
         self._next: dict[Partition, int] = {}  # each partition's position after the batch
         self._astray: set[Partition] = set()  # librdkafka has yet to move: its messages are dropped
         self._due = self._next_commit = 0.0
@@ -395,6 +399,7 @@ class MessageStream:
                 self._membership.commit(self, new, wait=True)
                 self._committed.update(new)
                 self._by_caller.update(new)
+                self._safe.update(new)
 
     def seek(self, target: Target, partition: int | None = None) -> None:
         """Continue elsewhere, in one partition or in each owned one.
@@ -413,8 +418,48 @@ class MessageStream:
 
     def _seek(self, at: Partition, offset: int) -> None:
         self._forget(at)
-        self._next[at] = offset
+        self._next[at] = self._safe[at] = offset
         self._astray.add(at)
+
+    # For transactions of producers
+
+    def check_transactional(self) -> None:
+        """BadInput if a producer cannot commit the stream's positions."""
+        settings = self.settings
+        if settings.commit != "manual" or settings.coordination != "group":
+            raise BadInput(
+                f"stream: commit={settings.commit!r} with coordination={settings.coordination!r} is not allowed",
+                'connect with commit="manual" and coordination="group"',
+            )
+        if self._has_unknown_outcome:
+            raise Failed(
+                "it is not known whether this stream's last transaction was committed",
+                "close its connector and connect again, after a producer has begun with the same transactional_id",
+            )
+
+    def to_commit(self) -> tuple[list[TopicPartition], Any]:
+        """The positions after the messages taken, where they are new, and this member of the group."""
+        self._check_open()
+        found = self._positions(self._handed_out())
+        new = [TopicPartition(*at, offset) for at, offset in found.items() if self._safe[at] != offset]
+        return new, self.kafka.consumer_group_metadata()
+
+    def committed_by_producer(self, positions: Collection[TopicPartition]) -> None:
+        new = {(at.topic, at.partition): at.offset for at in positions}
+        self._committed.update(new)
+        self._by_caller.update(new)
+        self._safe.update(new)
+
+    def end_transactions(self) -> None:
+        """Nobody knows whether its last transaction was committed, and so where it should go on."""
+        self._has_unknown_outcome = True
+
+    def rewind(self) -> None:
+        """Return to the messages since the last commit by a producer, the start or a seek."""
+        with self.turns:
+            for at in self._owned:
+                if self._positions(self._handed_out())[at] != self._safe[at]:
+                    self._seek(at, self._safe[at])
 
     @property
     def partitions(self) -> tuple[int, ...]:
@@ -427,6 +472,7 @@ class MessageStream:
         """Take these partitions, at these offsets."""
         self._next.update(partitions)
         self._began.update(partitions)
+        self._safe.update(partitions)
         self._owned.update(partitions)
         for at in partitions:
             self._committed.pop(at, None)
@@ -461,6 +507,7 @@ class MessageStream:
         for at in mine:
             self._forget(at)
         self._owned -= mine
+        self.losses += bool(mine)
 
     def report(self, problem: Exception) -> None:
         """Iteration raises this after all messages of the batch."""

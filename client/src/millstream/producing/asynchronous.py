@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from millstream.client_config import DEFAULT_BOOTSTRAP
 from millstream.connection import Cluster
 from millstream.errors import BufferFull, Closed, MillstreamError
 from millstream.producing.producer import Delivery, Headers, OnDelivery, Producer
 from millstream.serdes import Serializer
+
+if TYPE_CHECKING:
+    from millstream.consuming.stream import MessageStream
 
 ROOM_POLL_S = 0.005
 
@@ -118,6 +123,19 @@ class AsyncProducer:
             topic, value, key, headers=headers, partition=partition, timestamp=timestamp, on_delivery=reported
         )
         return future
+
+    @contextlib.asynccontextmanager
+    async def transaction(self, stream: MessageStream | None = None) -> AsyncIterator[None]:
+        """Like `Producer.transaction`, for ``async with``."""
+        producer = self._producer or await self._started()
+        transaction = producer.transaction(stream)
+        await asyncio.to_thread(transaction.__enter__)
+        try:
+            yield
+        except BaseException as error:
+            await asyncio.to_thread(transaction.__exit__, type(error), error, None)
+            raise
+        await asyncio.to_thread(transaction.__exit__, None, None, None)
 
     async def flush(self, timeout_s: float | None = None) -> None:
         """Like `Producer.flush`."""

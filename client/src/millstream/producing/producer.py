@@ -11,11 +11,12 @@ import contextlib
 import logging
 import threading
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Final, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
 import confluent_kafka
 
@@ -33,8 +34,12 @@ from millstream.errors import (
 from millstream.producing.partition_counts import PartitionCounts
 from millstream.producing.settings import ProducerSettings
 from millstream.producing.stamps import Stamps
+from millstream.producing.transaction import Transaction, Transactions
 from millstream.producing.undelivered import Failures
 from millstream.serdes import Serializer, serializer
+
+if TYPE_CHECKING:
+    from millstream.consuming.stream import MessageStream
 
 log = logging.getLogger("millstream.producer")
 Headers: TypeAlias = Mapping[str, str | bytes | None] | Sequence[tuple[str, str | bytes | None]]
@@ -109,10 +114,13 @@ class Producer:
         """The sending threads that serve reports at this moment."""
         self._closes_next = False
         """A signal's handler wants to close the producer while the interrupted thread serves reports."""
+        if self.settings.transactional_id is not None:  # otherwise polls raise that it was fenced
+            config = {"error_cb": _known_by_then} | config
         self._kafka = _client(config | {"on_delivery": self._reported})
         _ = self.cluster.admin  # Unreachable, rather than a buffer that fills
         if audit is not None:
             _check_audit(self.cluster, audit.topic)
+        self._transactions = self._started()
         self._produce = self._kafka.produce
         self._stopped = threading.Event()
         self._poller = threading.Thread(target=self._poll, name="millstream-producer", daemon=True)
@@ -214,6 +222,31 @@ class Producer:
         )
         return future
 
+    def transaction(self, stream: MessageStream | None = None) -> Transaction:
+        """A block whose records become visible together, at its end, or not at all, if it fails.
+
+            with producer.transaction(stream):
+                for message in batch:
+                    producer.send("counts", count(message.value))
+
+        With ``stream``, from which the block's messages come, its group's positions are committed with the records; if
+        the block fails, the stream returns to the messages before it. The stream needs ``commit="manual"``. Consumers
+        that read committed records only, as librdkafka's do by default, see none of an aborted block.
+
+        Raises NotDelivered; ProducerFenced: close this producer; NotOwned: the group has rebalanced; Unreachable: the
+        outcome may be unknown, until a producer begins with the same id. BadInput without a transactional id; Failed
+        for a stream whose last outcome is unknown.
+        """
+        self._check_open()
+        if self._transactions is None:
+            raise BadInput(
+                "transaction: this producer has no transactional id",
+                "create it with the option transactional_id",
+            )
+        if stream is not None:
+            stream.check_transactional()
+        return Transaction(self, self._transactions, stream)
+
     def flush(self, timeout_s: float | None = None) -> None:
         """Wait until each record sent so far is acknowledged or has failed.
 
@@ -235,12 +268,17 @@ class Producer:
             return
         self._closed = True
         self._produce = _closed
+        if self._transactions is not None and self._transactions.is_open:
+            with contextlib.suppress(MillstreamError):  # then the brokers abort it, after its timeout
+                self._transactions.abort()
+        is_over = self._transactions is not None and self._transactions.is_over
         try:
             if self._stamps is not None:
                 with contextlib.suppress(BufferFull):
                     self._await_answers(timeout_s)
                 self._stamps.counts.close()
-            self._flush(timeout_s)
+            if not is_over:  # its last transaction has reported why
+                self._flush(timeout_s)
         except (BufferFull, BufferError):  # BufferError for a report
             self._kafka.purge()
             self._kafka.flush(POLL_S)
@@ -249,7 +287,10 @@ class Producer:
             self._stopped.set()
             if threading.current_thread() is not self._poller:
                 self._poller.join()
-            self._kafka.close()
+            if is_over:
+                _close(self._kafka)
+            else:
+                self._kafka.close()
 
     def __len__(self) -> int:
         """Number of records without an acknowledgement so far."""
@@ -340,12 +381,21 @@ class Producer:
 
     def _await_answers(self, timeout_s: float | None) -> None:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        while left := self._kafka.flush(POLL_S):
+        while left := self._left():
             if deadline is not None and time.monotonic() >= deadline:
                 raise BufferFull(
                     f"{left:,} records are in flight after {timeout_s:g} s",
                     "wait longer, or close the producer",
                 )
+
+    def _left(self) -> int:
+        """Serve reports for a moment; returns the number of records in flight."""
+        try:
+            return int(self._kafka.flush(POLL_S))
+        except confluent_kafka.KafkaException as error:  # a fatal one
+            if self._transactions is None:
+                raise failed(error) from None
+            raise self._transactions.explained("records were not delivered", error) from None
 
     def _wait_for_room(self, topic: str, value: Any, key: Any, more: dict[str, Any]) -> None:
         deadline = time.monotonic() + self.settings.buffer_timeout_s
@@ -385,6 +435,18 @@ class Producer:
                 self._closes_next = False
                 self.close()
 
+    def _started(self) -> Transactions | None:
+        settings = self.settings
+        if settings.transactional_id is None:
+            return None
+        found = Transactions(self._kafka, settings.transactional_id, settings.transaction_timeout_s)
+        try:
+            found.start()
+        except BaseException:
+            _close(self._kafka)
+            raise
+        return found
+
     def _check_open(self) -> None:
         if self._closed:
             raise Closed("the producer is closed", "create another one")
@@ -392,6 +454,8 @@ class Producer:
     def _refused(self, error: Exception, topic: str, key: Any, value: Any) -> Exception:
         """Our error for librdkafka's refusal of a record."""
         if isinstance(error, confluent_kafka.KafkaException):
+            if self._transactions is not None and not self._transactions.is_open:
+                return BadInput("send: no transaction is open", "send within `with producer.transaction():`")
             if error.args[0].code() == confluent_kafka.KafkaError.MSG_SIZE_TOO_LARGE:
                 size = len(key or b"") + len(value or b"")
                 return RecordTooLarge(
@@ -399,6 +463,8 @@ class Producer:
                     f"{self.settings.max_record_bytes:,} with its overhead",
                     "raise max_record_bytes here and max.message.bytes of the topic",
                 )
+            if self._transactions is not None:
+                return self._transactions.explained(f"a record for {topic} was not sent", error)
             return failed(error)
         if isinstance(error, TypeError | ValueError | OverflowError):
             return NotSerializable(
@@ -414,11 +480,22 @@ def _closed(*_: Any, **__: Any) -> None:
     raise Closed("the producer is closed", "create another one")
 
 
+def _known_by_then(_: Any) -> None:
+    """librdkafka reports an error aside: the transaction's own calls raise it."""
+
+
 def _client(config: dict[str, Any]) -> Any:
     try:
         return confluent_kafka.Producer(config)
     except confluent_kafka.KafkaException as error:
         raise BadInput(f"config: {error.args[0].str()}", "see librdkafka's CONFIGURATION.md") from None
+
+
+def _close(kafka: Any) -> None:
+    """End librdkafka's client, which aborts an open transaction; after a fatal error it can only say so again."""
+    with warnings.catch_warnings(), contextlib.suppress(confluent_kafka.KafkaException):
+        warnings.simplefilter("ignore", RuntimeWarning)
+        kafka.close()
 
 
 def _check_audit(cluster: Cluster, topic: str) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias
 
-from millstream import transactions
 from millstream.connection import Cluster
 from millstream.errors import BadInput
 from millstream.producing.partitioners import Murmur2, Partitioner
@@ -32,6 +31,8 @@ OURS: Final = {
     "client.id": "client_id",
     "enable.idempotence": "acks",
     "message.max.bytes": "max_record_bytes",
+    "transactional.id": "transactional_id",
+    "transaction.timeout.ms": "transaction_timeout_s",
 }
 
 
@@ -59,6 +60,11 @@ class ProducerSettings:
     partitioner: Partitioner = field(default_factory=Murmur2)
     audit: Audit | None = None
     """Stamp each record and report counts to a topic; see `Audit`. It adds a delivery callback to each record."""
+    transactional_id: str | None = None
+    """Send records in transactions only: see `Producer.transaction`. A producer that begins with the same id fences the
+    one before. Give each of a program's processes an id of its own, and the same one after a restart."""
+    transaction_timeout_s: float = 60
+    """Time limit of a transaction: the brokers abort it then. At most their transaction.max.timeout.ms (15 minutes)."""
     client_id: str = "millstream"
     config: Mapping[str, Any] = field(default_factory=dict)
     """Other settings of librdkafka, such as those of TLS and SASL."""
@@ -81,31 +87,48 @@ class ProducerSettings:
             ("max_buffered_bytes", 1024, 2**31 * 1024 - 1),
             ("buffer_timeout_s", 0, 2_147_483),
             ("max_record_bytes", 1000, 1_000_000_000),
+            ("transaction_timeout_s", 1, 2_147_483),
         ):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
                 raise BadInput(
                     f"{name}: {value!r} is not allowed", f"write a number from {low:,} to {high:,}"
                 )
-        transactions.refuse(self.config)
+        if self.transactional_id is not None:
+            if not isinstance(self.transactional_id, str) or not self.transactional_id:
+                raise BadInput(f"transactional_id: {self.transactional_id!r} is not allowed", "write a text")
+            if self.acks != "all":
+                raise BadInput(f"acks: {self.acks!r} is not allowed with transactions", 'write "all"')
+            if self.audit is not None:
+                raise BadInput("audit: not allowed with transactions", "leave it out")
         for key in self.config:
             if name := OURS.get(key, ""):
                 raise BadInput(f"config: {key} is not allowed there", f"use the option {name}")
 
     def client_config(self, cluster: Cluster) -> dict[str, Any]:
         """The settings for librdkafka. BadInput for those of the cluster that no producer may have."""
-        transactions.refuse(cluster.config)
+        if self.transactional_id is None and "transactional.id" in cluster.config:
+            raise BadInput("config: transactional.id is not allowed there", "use the option transactional_id")
+        longest_s = self.delivery_timeout_s
+        in_transactions: dict[str, Any] = {}
+        if self.transactional_id is not None:
+            longest_s = min(longest_s, self.transaction_timeout_s)
+            in_transactions = {
+                "transactional.id": self.transactional_id,
+                "transaction.timeout.ms": int(self.transaction_timeout_s * 1000),
+            }
         return cluster.client_config() | {
             "client.id": self.client_id,
             "acks": self.acks,
             "enable.idempotence": self.acks == "all",
             "compression.type": self.compression,
             # A batch waits no longer than its records may.
-            "linger.ms": min(self.linger_ms, self.delivery_timeout_s * 1000 / 2),
-            "message.timeout.ms": int(self.delivery_timeout_s * 1000),
+            "linger.ms": min(self.linger_ms, longest_s * 1000 / 2),
+            "message.timeout.ms": int(longest_s * 1000),
             "queue.buffering.max.messages": self.max_buffered_messages,
             "queue.buffering.max.kbytes": self.max_buffered_bytes // 1024,
             "message.max.bytes": self.max_record_bytes,
             "partitioner": getattr(self.partitioner, "librdkafka", "murmur2_random"),
+            **in_transactions,
             **self.config,
         }
