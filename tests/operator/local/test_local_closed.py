@@ -10,23 +10,19 @@ import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 from unittest import mock
 
 import pytest
-from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from millstream_harness.broker import fixed_port
-from millstream_harness.command import millstream
 from millstream_harness.kube import until
-from millstream_harness.local import Sandbox
+from millstream_harness.local_closed import Closed
 from millstream_operator.local import reconcile
 from millstream_operator.state.context import Services
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 
-DEFAULTS = {"tls": "Enabled", "authentication": {"type": "ScramSha512"}}
 CONSUMER = """
 import os, pathlib, sys
 from confluent_kafka import Consumer
@@ -40,56 +36,6 @@ while True:
     if message is not None and not message.error():
         print("got", message.value().decode(), flush=True)
 """
-
-
-class Closed(Sandbox):
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        self.east = fixed_port()
-        self.folder = folder
-
-    def closed(self, name: str, port: int, **more: Any) -> None:
-        listeners = [{"name": "internal", "type": "Internal", "port": port}]
-        spec = {"listeners": listeners, "listenerDefaults": DEFAULTS, "authorization": {"type": "Simple"}}
-        self.write("Cluster", name, json.dumps({**spec, **more}))
-
-    def user(self, name: str, cluster: str, *operations: str) -> None:
-        acls = [
-            {"resource": {"type": "topic", "name": "orders"}, "operations": list(operations)},
-            {"resource": {"type": "group", "name": "*"}, "operations": ["Read"]},
-        ]
-        spec = {
-            "clusterRef": {"name": cluster},
-            "authentication": {"type": "ScramSha512"},
-            "authorization": {"type": "Simple", "acls": acls},
-            "quotas": {"producerByteRate": 100_000_000},
-        }
-        self.write("User", name, json.dumps(spec))
-
-    def settings(self, user: str) -> dict[str, Any]:
-        """Those of librdkafka, as `millstream user config` prints them."""
-        options = ("--data", str(self.data), "--format", "librdkafka", "--files", str(self.folder / user))
-        ended = millstream("user", "config", user, *options, bootstrap=None)
-        assert ended.returncode == 0, ended.stderr
-        return dict(line.split("=", 1) for line in ended.stdout.decode().splitlines())
-
-    def produce(self, user: str, value: str) -> None:
-        failed: list[Any] = []
-        producer = Producer({**self.settings(user), "message.timeout.ms": 20_000})
-        producer.produce("orders", value, on_delivery=lambda error, _: failed.append(error))
-        assert producer.flush(30) == 0
-        assert failed == [None]
-
-    def read(self, user: str, count: int) -> list[str]:
-        config = {**self.settings(user), "group.id": "test", "auto.offset.reset": "earliest"}
-        consumer = Consumer({**config, "enable.auto.commit": False})
-        consumer.subscribe(["orders"])
-        found = [message.value() for message in consumer.consume(count, 30)]
-        consumer.close()
-        return sorted((value or b"").decode() for value in found)
-
-    def secrets(self) -> set[str]:
-        return {folder.name for folder in (self.data / "users").iterdir()}
 
 
 @pytest.fixture
@@ -152,8 +98,7 @@ def test_users_workloads_and_mirrors_log_in(sandbox: Closed, tmp_path: Path) -> 
     listeners = {name: f"127.0.0.1:{port}" for name, port in ports.items() if not name.startswith("http")}
     assert len(listeners) == 3
     assert {name for name, address in listeners.items() if answers(address)} == set()
-    with pytest.raises(AssertionError):
-        sandbox.produce("reader", "two")
+    assert "TOPIC_AUTHORIZATION_FAILED" in sandbox.refusal("reader", "two")
 
     users = sandbox.data / "users"
     assert users.stat().st_mode & 0o777 == 0o700
@@ -199,3 +144,19 @@ def test_a_password_of_the_operator_is_replaced(sandbox: Closed) -> None:
     assert sandbox.runtime().up(sandbox.manifests).failures == {}
     assert password.read_text() != before
     assert sorted(password.parent.glob("[np]*")) == [password], "no other password is valid any more"
+
+
+def test_a_secret_of_somebody_else_keeps_a_cluster_from_starting(sandbox: Closed) -> None:
+    sandbox.closed("west", sandbox.port, listenerDefaults={}, authorization=None)
+    sandbox.user("west-brokers-platform", "west", "Read")
+    users = sandbox.data / "users"
+    sandbox.runtime().up(sandbox.manifests)
+    users.chmod(0o755)
+    assert (users / "west-brokers-platform" / "password").exists()
+    sandbox.closed("west", sandbox.port)
+    failures = sandbox.runtime().up(sandbox.manifests).failures
+    assert (
+        "Secret west-brokers-platform exists and does not belong to this Cluster"
+        in failures["Cluster default/west"]
+    )
+    assert users.stat().st_mode & 0o777 == 0o700

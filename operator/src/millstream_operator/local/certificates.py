@@ -7,9 +7,11 @@ import time
 from ..kafka.client_config import ClientConfig
 from ..kafka.connection import NOWHERE
 from ..kubernetes.client import Kube
+from ..models.conditions import Reason
 from ..models.problem import NewCondition, Problem
 from ..reconcile.cluster.certificates import apply_certificates
 from ..reconcile.cluster.platform import ensure_login
+from ..reconcile.common.objects import NotOurs
 from ..resources import certificates as build
 from ..state.context import ClusterParts
 from ..state.platform import with_password
@@ -47,7 +49,10 @@ def write_login(services: ClusterParts, local: LocalCluster) -> Problem | None:
     if local.cluster.status.platform is None:
         return None
     local.data.make("users", private=True)
-    login = ensure_login(services, local.cluster)
+    try:
+        login = ensure_login(services, local.cluster)
+    except NotOurs as error:
+        return Problem(Reason.OBJECT_NOT_OURS, str(error))
     return login if isinstance(login, Problem) else None
 
 

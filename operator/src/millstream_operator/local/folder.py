@@ -34,6 +34,8 @@ class DataFolder:
             if name not in self.state.made:
                 self.state.made.append(name)
             self.save()
+        if private and name in self.state.made:
+            folder.chmod(0o700)  # an earlier release let others list it
         return folder
 
     def start(
