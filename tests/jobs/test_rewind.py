@@ -184,6 +184,25 @@ def test_an_older_record_behind_the_time_keeps_its_row(flights: Table) -> None:
     }
 
 
+def test_a_value_of_two_documents_stays_corrupt(flights: Table) -> None:
+    flights.load_all()
+    producer = Producer({"bootstrap.servers": flights.loads.bootstrap})
+    at = int((START + dt.timedelta(hours=20)).timestamp() * 1000)
+    two = b'{"number": 7}\n{"number": 8}'
+    for value in (two, b'{"number": 9}'):
+        producer.produce(flights.loads.topic, value, None, 0, timestamp=at)
+    assert producer.flush(30) == 0
+    output = Output(str(flights.loads.path), mode="Replace", partition_by=("day",), **flights.output)
+    since = START + dt.timedelta(hours=20)
+    wanted = Rewind("late", flights.loads.bootstrap, (flights.loads.topic,), since, output, value=NEW)
+    assert without_bytes(rewind(flights.loads.spark, wanted)) == Result(
+        "Succeeded", rows=2, corrupt_records=1
+    )
+    rows = {(row["_partition"], row["_offset"]): row for row in flights.loads.rows(flights.format)}
+    assert (rows[0, 10]["number"], rows[0, 10]["_corrupt_record"]) == (None, two.decode())
+    assert (rows[0, 11]["number"], rows[0, 11]["_corrupt_record"]) == (9, None)
+
+
 def test_a_rewind_that_cannot_be_is_one_line(
     loads: Loads, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

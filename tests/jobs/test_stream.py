@@ -35,6 +35,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # of pyiceberg and deltalake
 ]
 RECORD = b'{"carrier": "UA", "delay": 2, "time_hour": "2013-01-01T10:00:00Z"}'
+TWO_DOCUMENTS = RECORD + b"\n" + RECORD
 
 
 class Streams:
@@ -78,7 +79,7 @@ def test_each_record_is_loaded_once_by_whichever_start(
     streams: Streams, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One start dies before its batch is in the table, the next before the checkpoint knows; then that is lost."""
-    streams.loads.publish([(None, RECORD)] * 3 + [(None, b"?")], [(None, RECORD)])
+    streams.loads.publish([(None, RECORD)] * 3 + [(None, TWO_DOCUMENTS)], [(None, RECORD)])
     assert without_bytes(streams.start()) == Result("Succeeded", rows=5, corrupt_records=1)
     whole = [(0, 0), (0, 1), (0, 2), (0, 3), (1, 0)]
     assert streams.offsets() == whole
