@@ -16,7 +16,7 @@ KAFKA_JARS := .jars/kafka-$(KAFKA_VERSION)
 IMAGE_BUILD ?= docker build -t
 MAVEN := mvn -B -Dstyle.color=never
 
-.PHONY: setup demo demo-failover test test-unit test-process test-soak test-all test-oldest compat-matrix durations mutation faults e2e bench operator-scale lint types spelling workflows images contexts wheels chart version jars kafka-jars spark-classes moto lock clean definitions docs docs/protocol.md docs/command.md docs/metrics.md docs/reference/authorization.md docs/reference/broker-configuration.md docs/reference/conditions.md docs/images/dashboards
+.PHONY: setup demo demo-failover test test-unit test-process test-soak test-all test-oldest compat-matrix durations mutation faults e2e bench operator-scale lint types spelling workflows images contexts wheels chart version jars kafka-jars spark-classes moto lock clean definitions docs docs/protocol.md docs/command.md docs/metrics.md docs/reference/authorization.md docs/reference/broker-configuration.md docs/reference/conditions.md docs/images/dashboards docs/images/dashboards/operator
 
 # $(call timed,NAME,COMMAND): run it, show what goes on, and how long it took.
 timed = $(PYTHON) .ci/step.py $(1) $(2)
@@ -199,6 +199,10 @@ docs/metrics.md: setup
 # Pictures of dashboards, from five minutes of a cluster, a mirror and a Prometheus.
 docs/images/dashboards: setup
 	PYTHONPATH=tests/harness $(BIN)/python -P -m millstream_harness.dashboard_pictures $@
+
+# The two of loads and of the operator, from ten minutes of a Kubernetes. It needs what e2e needs; make images first.
+docs/images/dashboards/operator: setup
+	PYTHONPATH=tests/harness $(BIN)/python -P -m millstream_harness.operator_pictures $(@D)
 
 # Every configuration key, from the broker's own tables.
 docs/reference/broker-configuration.md: setup

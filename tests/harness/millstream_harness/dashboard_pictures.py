@@ -4,7 +4,7 @@
 
 Three brokers, a fourth elsewhere, a mirror between them, producers whose load rises and falls, a group that keeps up
 and one that does not; a broker is killed and comes back. A real Prometheus scrapes them and evaluates the chart's
-rules. The dashboards of loads and of the operator need an operator on Kubernetes, and are not drawn.
+rules. The dashboards of loads and of the operator need an operator on Kubernetes: `operator_pictures`.
 """
 
 from __future__ import annotations
@@ -67,6 +67,26 @@ def address(process: MirrorProcess | BrokerProcess) -> str:
     return process.http.removeprefix("http://")
 
 
+def draw_all(
+    names: Sequence[str], prometheus: PrometheusProcess, since: float, until: float, into: Path
+) -> None:
+    """A picture of each dashboard, NAME.png in ``into``, of what Prometheus has between two times in seconds."""
+
+    def query(expression: str) -> Sequence[Series]:
+        found = prometheus.get(
+            "query_range", query=expression, start=str(since), end=str(until), step=str(STEP_S)
+        )
+        return [
+            (one["metric"], [(float(at), float(value)) for at, value in one["values"]])
+            for one in found["result"]
+        ]
+
+    into.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        dashboard = json.loads((CHART / f"dashboards/millstream-{name}.json").read_text())
+        draw(dashboard, query).savefig(into / f"{name}.png")
+
+
 def pictures(folder: Path, into: Path) -> None:
     ended = threading.Event()
     main = ClusterProcesses(folder / "main")
@@ -108,25 +128,7 @@ def pictures(folder: Path, into: Path) -> None:
                 time.sleep(SECONDS * 0.1)
                 main.brokers[2].start()
                 time.sleep(SECONDS * 0.35)
-                until = time.time()
-
-                def query(expression: str) -> Sequence[Series]:
-                    found = prometheus.get(
-                        "query_range",
-                        query=expression,
-                        start=str(begun + 20),
-                        end=str(until),
-                        step=str(STEP_S),
-                    )
-                    return [
-                        (one["metric"], [(float(at), float(value)) for at, value in one["values"]])
-                        for one in found["result"]
-                    ]
-
-                into.mkdir(parents=True, exist_ok=True)
-                for name in DRAWN:
-                    dashboard = json.loads((CHART / f"dashboards/millstream-{name}.json").read_text())
-                    draw(dashboard, query).savefig(into / f"{name}.png")
+                draw_all(DRAWN, prometheus, begun + 20, time.time(), into)
                 ended.set()
 
 
