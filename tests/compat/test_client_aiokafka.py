@@ -132,6 +132,32 @@ async def test_keys_choose_the_partition(
     assert len(set(written.values())) > 1
 
 
+async def test_transactions_commit_and_abort_with_positions(
+    bootstrap: str, admin: Any, consumer: NewConsumer
+) -> None:
+    source, target = await create(admin, "aiokafka-copied"), await create(admin, "aiokafka-copies")
+    group, part = unique("copier"), TopicPartition(source, 0)
+    async with AIOKafkaProducer(bootstrap_servers=bootstrap, transactional_id=target) as producer:
+        await producer.begin_transaction()
+        await producer.send_and_wait(target, b"committed")
+        await producer.send_offsets_to_transaction({part: 10}, group)
+        await producer.commit_transaction()
+        await producer.begin_transaction()
+        await producer.send_and_wait(target, b"aborted")
+        await producer.send_offsets_to_transaction({part: 20}, group)
+        await producer.abort_transaction()
+        async with producer.transaction():
+            await producer.send_and_wait(target, b"last")
+    for isolation, values in (
+        ("read_committed", [b"committed", b"last"]),
+        ("read_uncommitted", [b"committed", b"aborted", b"last"]),
+    ):
+        reader = await consumer(None, isolation_level=isolation)
+        reader.assign([TopicPartition(target, 0)])
+        assert [record.value for record in await take(reader, len(values))] == values
+    assert (await admin.list_consumer_group_offsets(group))[part].offset == 10
+
+
 async def test_a_group_resumes_where_it_committed(bootstrap: str, admin: Any, consumer: NewConsumer) -> None:
     topic, group = await create(admin, "aiokafka-resume"), unique("resume")
     await produce(bootstrap, topic)

@@ -149,6 +149,33 @@ def test_keys_choose_the_partition(
     assert len(set(written.values())) > 1
 
 
+def test_transactions_commit_and_abort_with_positions(
+    bootstrap: str, admin: Any, consumer: NewConsumer
+) -> None:
+    source, target = create(admin, "kafka-python-copied"), create(admin, "kafka-python-copies")
+    group, part = unique("copier"), TopicPartition(source, 0)
+    producer = KafkaProducer(bootstrap_servers=bootstrap, transactional_id=target)
+    producer.init_transactions()
+    for value, position in ((b"committed", 10), (b"aborted", 20), (b"last", 15)):
+        producer.begin_transaction()
+        producer.send(target, value)
+        producer.send_offsets_to_transaction({part: OffsetAndMetadata(position, "", -1)}, group)
+        if value == b"aborted":
+            producer.abort_transaction()
+        else:
+            producer.commit_transaction()
+    producer.close()
+    for isolation, values in (
+        ("read_committed", [b"committed", b"last"]),
+        ("read_uncommitted", [b"committed", b"aborted", b"last"]),
+    ):
+        reader = consumer(None, isolation_level=isolation)
+        reader.assign([TopicPartition(target, 0)])
+        assert [record.value for record in take(reader, len(values))] == values
+    checker = consumer(group)
+    assert checker.committed(part) == 15
+
+
 def test_a_group_resumes_where_it_committed(bootstrap: str, admin: Any, consumer: NewConsumer) -> None:
     topic, group = create(admin, "kafka-python-resume"), unique("resume")
     produce(bootstrap, topic)

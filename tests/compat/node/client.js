@@ -126,6 +126,44 @@ const scenarios = {
     assert.equal((await takeAll(topic)).length, COUNT)
   },
 
+  transactions: async () => {
+    const topic = await create('transactions')
+    const producer = kafka.producer({ transactionalId: topic, idempotent: true, maxInFlightRequests: 1 })
+    await producer.connect()
+    try {
+      for (const value of ['first', 'aborted', 'second']) {
+        const transaction = await producer.transaction()
+        await transaction.send({ topic, messages: [{ value }] })
+        await (value === 'aborted' ? transaction.abort() : transaction.commit())
+      }
+    } finally {
+      await producer.disconnect()
+    }
+    assert.deepEqual((await takeAll(topic, 2)).map(message => text(message.value)), ['first', 'second'])
+  },
+
+  'positions-in-transactions': async () => {
+    const [source, target] = [await create('copied'), await create('copies')]
+    await produce(source)
+    const group = `group-${source}`
+    const producer = kafka.producer({ transactionalId: target, idempotent: true, maxInFlightRequests: 1 })
+    await producer.connect()
+    try {
+      for (const [position, commits] of [['10', true], ['20', false]]) {
+        const transaction = await producer.transaction()
+        await transaction.send({ topic: target, messages: [{ value: position }] })
+        const partitions = [{ partition: 0, offset: position }]
+        await transaction.sendOffsets({ consumerGroupId: group, topics: [{ topic: source, partitions }] })
+        await (commits ? transaction.commit() : transaction.abort())
+      }
+    } finally {
+      await producer.disconnect()
+    }
+    const [found] = await admin.fetchOffsets({ groupId: group, topics: [source] })
+    assert.equal(found.partitions[0].offset, '10')
+    assert.deepEqual((await takeAll(target, 1)).map(message => text(message.value)), ['10'])
+  },
+
   resume: async () => {
     const topic = await create('resume')
     const groupId = `group-${topic}`
