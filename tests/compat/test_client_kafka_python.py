@@ -159,6 +159,7 @@ def test_transactions_commit_and_abort_with_positions(
     for value, position in ((b"committed", 10), (b"aborted", 20), (b"last", 15)):
         producer.begin_transaction()
         producer.send(target, value)
+        producer.flush()  # an abort drops what was not sent
         producer.send_offsets_to_transaction({part: OffsetAndMetadata(position, "", -1)}, group)
         if value == b"aborted":
             producer.abort_transaction()
