@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -74,13 +75,15 @@ def resources() -> Iterator[Json]:
         )
 
 
-def produce(topic: str, since: int) -> None:
+def produce(topic: str, since: int) -> bool:
+    """Write a step's records; true when they are acknowledged."""
     lines = [
         json.dumps({"id": since + number, "amount": number / 100}) if number >= CORRUPT[topic] else "no JSON"
         for number in range(RECORDS[topic])
     ]
     said = ["millstream", "--bootstrap", "main-bootstrap:9092", "produce", topic]
     PICTURES.client(*said, image=CLIENT, stdin="\n".join(lines).encode())
+    return True
 
 
 @contextlib.contextmanager
@@ -127,10 +130,7 @@ def pictures(folder: Path, into: Path) -> None:
                         PICTURES.kubectl("delete", "pod", "main-brokers-0", "--wait=false")
                         killed = True
                     for topic in RECORDS:
-                        until(
-                            f"records are in {topic}",
-                            lambda topic=topic: produce(topic, int(elapsed) * 1000) or True,  # type: ignore[misc]
-                        )
+                        until(f"records are in {topic}", partial(produce, topic, int(elapsed) * 1000))
                     print(f"operator_pictures: {elapsed:.0f} of {SECONDS} s", flush=True)
                     time.sleep(10)
                 draw_all(DRAWN, prometheus, begun + 5, time.time(), into)
