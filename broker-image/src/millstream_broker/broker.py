@@ -1,7 +1,6 @@
-"""The broker as a whole: assembles its parts, starts and stops them. Only the command imports this module.
+"""The broker as a whole: assembles its parts, runs and stops them. Only `startup` and the command import it.
 
-Start: bind the listeners (a port in use is found before anything is touched), lock and open the logs, join the
-cluster, open what is missing, accept connections. Stop: close connections, finish groups, close the logs.
+Stop: close connections, finish groups, close the logs.
 
 A log directory that fails (KIP-112) takes its partitions offline and leaves the others alone. Without any directory, or
 without the directory that holds the cluster's tree, the broker cannot continue: `failure` reports this and the process
@@ -11,55 +10,45 @@ ends.
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
-import resource
 from collections.abc import Coroutine, Mapping
-from contextlib import AsyncExitStack
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from time import monotonic, time
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from millstream_kafka.protocol.errors import ApiError
 from millstream_process import supervision
-from millstream_process.listening import host_port, why_not
 from millstream_process.loop import stalls
 
-from . import api
 from .administration.configs import ConfigAdministrator
 from .administration.producer_ids import ProducerIds
 from .administration.topics import TopicAdministrator
 from .api import parts
 from .background import background
-from .cluster import joining
 from .cluster.cluster import Cluster
 from .cluster.controllership import Controllership
 from .cluster.forwarding import Forwarding
 from .cluster.generations import Generations
 from .cluster.lost_data import LostData
 from .cluster.own_connection import OwnConnection
-from .config.addresses import Addresses, is_prepared
-from .config.config import BrokerConfig, Listener
+from .config.addresses import Addresses
+from .config.config import BrokerConfig
 from .config.config_keys import ALLOWS_WITHOUT_ACL, AUTHORIZER, SUPER_USERS
-from .config.config_types import ConfigError, principals_of
+from .config.config_types import principals_of
 from .controller.reach import Caller
-from .coordination import OVERRIDE, BrokerRecord, ClusterState, CoordinationError
+from .coordination import BrokerRecord, ClusterState, CoordinationError
 from .coordination.coordination import Coordination
 from .coordination.stores.file import FILE_NAME as COORDINATION
 from .coordinator.internal_topic import BrokerInternalTopic
 from .groups.driver import GroupDriver
 from .groups.messages import GroupConfig
-from .log.config import LogConfig
-from .log.directory import LogDir, LogDirError
-from .log.files import FileCache
+from .log.directory import LogDir
 from .log.manager import LogManager
 from .log.timestamp_lookups import LookUps
 from .metadata.effective_configs import EffectiveConfigs
 from .metadata.encoded_topics import EncodedTopics
-from .metadata.topic_logs import log_config
 from .network.handlers import Bound, Handlers
-from .network.server import Listening, Server, bind
+from .network.server import Listening, Server
 from .observability.metrics import Metrics
 from .observability.probes import Probes
 from .replication.alter_partition import AlterPartitionManager
@@ -76,21 +65,18 @@ from .security.acl.authorizer import AclAuthorizer, Authorizer
 from .security.audit.opening import audit_trail
 from .security.audit.trail import AuditTrail
 from .security.mechanisms.inter_broker import BrokerAuthenticator, InterBroker
-from .security.mechanisms.listeners import check_files, mechanisms_of
+from .security.mechanisms.listeners import mechanisms_of
 from .security.quotas.connection_rates import BROKER, ConnectionRates
 from .security.quotas.quotas import Quotas
 from .security.quotas.rates import Windows
 from .security.quotas.stored import follow
 from .security.scram_credentials import ScramCredentials
-from .topic_rules.internal_topics import OFFSETS_TOPIC, ONE_REPLICA, TRANSACTIONS_TOPIC, InternalFactors
+from .topic_rules.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, InternalFactors
 from .transactions.driver import TransactionDriver
 from .transactions.markers import TransactionMarkerSender
 from .transactions.messages import TransactionConfig
 from .transactions.peers import Peers
 from .transactions.verifier import CoordinatorVerifier
-
-OPEN_FILES = 1024
-"""Most segment and index files to keep open; a quarter of the system's limit, if that is less."""
 
 if TYPE_CHECKING:
     from .security.tls.certificates import Certificates
@@ -413,149 +399,6 @@ class Broker:
         await self.replica_manager.close()
 
 
-async def start(config: BrokerConfig, open_shared: joining.OpenStore | None = None) -> tuple[Broker, str]:
-    """Start a broker; returns it with the log line that says it serves. Raises ConfigError, StartError, after undoing
-    everything.
-
-    `open_shared` opens the cluster's store, instead of ZooKeeper as configured.
-    """
-    addresses = Addresses(config)
-    certificates = await asyncio.to_thread(_certificates, config, addresses)
-    await asyncio.to_thread(check_files, config, addresses.listeners)
-    if open_shared is None:
-        open_shared = joining.shared_store(config)
-    is_single = open_shared is None
-    configs = EffectiveConfigs(config, config.integer("broker.id"))
-    logs = LogManager(_log_dirs(config), files=FileCache(_open_files()))
-    api.load()
-    async with AsyncExitStack() as undoing:
-        try:
-            bound = []
-            for listener in addresses.listeners:
-                bound.append(_bind(listener))
-                undoing.callback(bound[-1][1].close)
-            probes, failure = Probes(), Failure()
-            undoing.push_async_callback(probes.server.close)
-            http_port = await _serve_probes(probes, addresses)
-            logs.lock()
-            undoing.callback(logs.unlock)
-            coordination = await failure.run_or_fail(joining.connect(open_shared, config, logs, failure.fail))
-            undoing.push_async_callback(coordination.leave)
-            joined = _join(config, addresses, bound, configs, logs, coordination, adopts=is_single)
-            generations, state, record = await failure.run_or_fail(joined)
-            broker = Broker(
-                config,
-                addresses,
-                bound,
-                configs,
-                logs,
-                coordination,
-                generations,
-                state,
-                probes,
-                failure,
-                ONE_REPLICA if is_single else _internal_factors(config),
-                certificates,
-            )
-            undoing.push_async_callback(broker.abandon)
-            broker.watch_directories(failure, needed=logs.tree_in)
-            await failure.run_or_fail(broker.run())
-        except (ConfigError, LogDirError, CoordinationError) as error:
-            raise StartError(str(error)) from None
-        except ApiError as error:
-            raise StartError(error.message) from None
-        undoing.pop_all()
-    listening = ",".join(str(listener) for listener in record.listeners)
-    return broker, (
-        f"ready: broker.id={record.broker_id} listeners={listening} http={host_port(addresses.http[0], http_port)}"
-        f" cluster.id={coordination.cluster_id}"
-    )
-
-
-async def _join(
-    config: BrokerConfig,
-    addresses: Addresses,
-    bound: list[Listening],
-    configs: EffectiveConfigs,
-    logs: LogManager,
-    coordination: Coordination,
-    *,
-    adopts: bool,
-) -> tuple[Generations, ClusterState, BrokerRecord]:
-    """Open the logs and join the cluster with them. `adopts`: a new tree takes over the topics of these logs."""
-    broker_id = config.integer("broker.id")
-
-    def config_of(topic: str) -> LogConfig:
-        """Configuration for opening a log, from the stored settings of its topic."""
-        return log_config(configs.of_stored(coordination.stored_config(topic)), config)
-
-    logs.identify(broker_id, coordination.cluster_id, moves=config.flag(OVERRIDE))
-    logs.config_of = config_of
-    generations = Generations(broker_id, logs, coordination)
-    await generations.load()
-    found = await asyncio.to_thread(logs.start, generations.known)
-    await generations.judge()
-    await generations.compare()
-    if adopts:
-        await joining.adopt(coordination, found, logs, broker_id)
-    for _ in range(2):
-        await generations.rise()
-    record = BrokerRecord(
-        broker_id,
-        addresses.advertised(listener for listener, _ in bound),
-        cast(str | None, config["broker.rack"]) or None,
-        directory=generations.directory,
-        unclean=not generations.vouches,
-        ahead=generations.ahead,
-    )
-    state = await coordination.join(record, takes_over=not generations.is_older_copy)
-    return generations, state, record
-
-
-def _certificates(config: BrokerConfig, addresses: Addresses) -> Certificates | None:
-    """The certificates of the listeners with TLS, None without any. Blocking. Raises ConfigError."""
-    has_tls = any(listener.is_encrypted for listener in addresses.listeners)
-    if not has_tls and not is_prepared(config, addresses.inter_broker):
-        return None
-    from .security.tls.certificates import Certificates  # its libraries take memory
-
-    return Certificates(config, addresses.listeners, addresses.inter_broker)
-
-
-def _bind(listener: Listener) -> Listening:
-    try:
-        return bind(listener)
-    except OSError as error:
-        raise _cannot_listen("listeners", listener, replace(listener, port=0), error) from None
-
-
-async def _serve_probes(probes: Probes, addresses: Addresses) -> int:
-    host, port = addresses.http
-    try:
-        return await probes.server.start(host, port)
-    except OSError as error:
-        raise _cannot_listen("http.listener", host_port(host, port), host_port(host, 0), error) from None
-
-
-def _cannot_listen(key: str, value: object, free: object, error: OSError) -> StartError:
-    hint = (
-        f" --override {key}={free} takes any free port."
-        if error.errno in (errno.EADDRINUSE, errno.EACCES)
-        else ""
-    )
-    return StartError(f"{key}={value}: cannot listen there: {why_not(error)}{hint}")
-
-
-def _log_dirs(config: BrokerConfig) -> list[Path]:
-    dirs = config.strings("log.dirs") if config.is_set("log.dirs") else [config.text("log.dir")]
-    return [Path(path).absolute() for path in dirs]
-
-
-def _open_files() -> int:
-    allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return OPEN_FILES if allowed == resource.RLIM_INFINITY else max(16, min(OPEN_FILES, allowed // 4))
-
-
 def _quotas(config: BrokerConfig, coordination: Coordination) -> Quotas:
     windows, of_mutations = _windows(config, "quota.window"), _windows(config, "controller.quota.window")
     quotas = Quotas(windows, of_mutations, lambda: int(monotonic() * 1000))
@@ -589,13 +432,6 @@ def _authorizer(config: BrokerConfig, coordination: Coordination, trail: AuditTr
     authorizer.report_lock_out()
     coordination.acls.on_changed, coordination.acls.on_loaded = authorizer.replace, authorizer.replace_all
     return authorizer
-
-
-def _internal_factors(config: BrokerConfig) -> InternalFactors:
-    return InternalFactors(
-        config.integer("offsets.topic.replication.factor"),
-        config.integer("transaction.state.log.replication.factor"),
-    )
 
 
 def _settings_of(kind: type[S], config: BrokerConfig) -> S:

@@ -118,7 +118,8 @@ def _raise_open_file_limit() -> None:
 
 
 async def _serve(config: BrokerConfig) -> int:
-    from .broker import StartError, start
+    from .broker import StartError
+    from .startup import start
 
     # While a thread computes (compaction, reading records), the loop waits this long after each system call: 5 ms
     # by default, and a Produce makes four.

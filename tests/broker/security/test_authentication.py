@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from millstream_broker import api
-from millstream_broker import broker as broker_module
+from millstream_broker import api, startup
 from millstream_broker.broker import Broker
 from millstream_broker.config.config import Listener
 from millstream_broker.network.connection import ClientConnection
@@ -43,7 +42,7 @@ def bind_secured(listener: Listener) -> Listening:
 @pytest.fixture
 async def secured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Broker]:
     """A broker whose listener requires authentication, by the mechanism for brokers alone."""
-    monkeypatch.setattr(broker_module, "bind", bind_secured)
+    monkeypatch.setattr(startup, "bind", bind_secured)
     async with running(tmp_path) as broker:
         yield broker
 

@@ -10,13 +10,13 @@ from typing import Any, cast
 
 import pytest
 
-from millstream_broker.broker import start
 from millstream_broker.config.config import BrokerConfig
 from millstream_broker.config.config_types import ConfigError
 from millstream_broker.coordination.entities import Entity
 from millstream_broker.security.credential_file import MAX_FILE_BYTES, CredentialFile
 from millstream_broker.security.mechanisms.scram import ScramAuthenticator
 from millstream_broker.security.scram_credentials import ScramCredentials
+from millstream_broker.startup import start
 from millstream_harness.in_process import running
 from millstream_kafka.admin.access import ScramCredential
 from millstream_kafka.client import ClusterClient

@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from millstream_broker.broker import Broker, start
+from millstream_broker.broker import Broker
 from millstream_broker.cluster.joining import OpenStore
 from millstream_broker.config.config import BrokerConfig
 from millstream_broker.log.append_origin import AppendOrigin
 from millstream_broker.log.log import Log
 from millstream_broker.log.validator import Admitted
+from millstream_broker.startup import start
 from millstream_kafka.client.connection import Connection
 from millstream_kafka.protocol import alter_configs, create_topics, delete_topics
 

@@ -19,9 +19,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
-from millstream_broker.broker import Broker, StartError, start
+from millstream_broker.broker import Broker, StartError
 from millstream_broker.config.config import BrokerConfig
 from millstream_broker.config.config_types import ConfigError
+from millstream_broker.startup import start
 from millstream_process.logs import PLAIN
 
 from .activity import Activity, watch
