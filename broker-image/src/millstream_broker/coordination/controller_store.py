@@ -1,8 +1,7 @@
 """The tree as the controller reads and writes it: `ControllerStore`.
 
-Every write is a multi that begins with a check of /controller_epoch's version, which each new controller raises: so a
-write of a deposed controller does nothing. While the store is down, calls wait; they raise `Fenced` once this broker is
-no longer the controller. After a lost response, the stored state is read, and decides what must still be written.
+Its writes are fenced (`fenced_writes`). After a lost response, the stored state is read, and decides what must still be
+written.
 
 Watches cover the brokers, the topics and each topic's assignment, the requests for deletions, and the leaders' notes of
 changed ISRs. After a reconnection all of these are read again, because watches are lost with the connection.
@@ -13,15 +12,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
 
 from millstream_kafka.topic_partition import TopicPartition
 from millstream_process import supervision
 
 from ..runtime.slices import cooperatively
-from ..runtime.steps import portions
 from . import NO_LEADER, BrokerRecord, PartitionRecord, TopicRecord, shared, topic_nodes, tree
 from .configs import Configs
 from .controllership import (
@@ -34,15 +31,12 @@ from .controllership import (
     StoreEvent,
     TopicsChanged,
 )
+from .fenced_writes import FencedWrites
 from .stores import (
-    BadVersionError,
     Check,
     Create,
     Delete,
-    MultiError,
     Node,
-    NodeExistsError,
-    NoNodeError,
     Operation,
     Set,
     Store,
@@ -52,11 +46,8 @@ from .task_coalescer import TaskCoalescer
 
 GROUP = 50
 """States written in one multi."""
-AT_ONCE = 200
-"""Nodes created or deleted in parallel, each in its own multi."""
 READ_AT_ONCE = 1000
 
-T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 
@@ -74,8 +65,7 @@ class TreeControllerStore:
         self.epoch = epoch
         self._nodes = nodes
         self._configs = configs
-        self._check = Check(tree.CONTROLLER_EPOCH, epoch_version)
-        self._on_fenced = on_fenced
+        self._writes = FencedWrites(nodes, epoch, epoch_version, on_fenced)
         self._report: Callable[[StoreEvent], None] = lambda event: None
         self._brokers: dict[int, BrokerRecord] = {}
         self._topics: dict[str, TopicRecord] = {}
@@ -85,7 +75,6 @@ class TreeControllerStore:
         """Topics whose node was written, according to a watch."""
         self._noted: dict[TopicPartition, None] = {}
         """Partitions that leaders' notes name, and whose states were not read since."""
-        self._is_over = False
         self._coalescer = TaskCoalescer(
             nodes,
             {
@@ -99,7 +88,7 @@ class TreeControllerStore:
 
     def end(self) -> None:
         """This broker is no longer the controller: end all calls."""
-        self._is_over = True
+        self._writes.end()
         self._report = lambda event: None
         if self._working is not None:
             self._working.cancel()
@@ -124,7 +113,7 @@ class TreeControllerStore:
     # Reading
 
     async def load(self, report: Callable[[StoreEvent], None]) -> Image:
-        image = await self._persist(self._load)
+        image = await self._writes.persist(self._load)
         self._report = report
         self._working = supervision.keep("controller's watches", self._work)
         return image
@@ -178,7 +167,7 @@ class TreeControllerStore:
         ]
         for path in outdated:
             log.warning("%s is a request to delete another topic of that name: removed", path)
-        await self._delete_each(outdated)
+        await self._writes.delete_each(outdated)
         return frozenset(names) - {path.rpartition("/")[2] for path in outdated}
 
     async def _read_topics(self, names: Sequence[str]) -> dict[str, TopicRecord]:
@@ -291,7 +280,7 @@ class TreeControllerStore:
                 self._noted |= dict.fromkeys(tree.isr_change_from(path, node.data) if node else ())
             except tree.TreeError as error:
                 log.error("%s", error)
-        await self._delete_each(paths)
+        await self._writes.delete_each(paths)
 
     # Writing
 
@@ -309,7 +298,7 @@ class TreeControllerStore:
                 await self._create_parents({topic for topic, _ in new})
             groups = [*_groups(pending.keys() - alone), *([key] for key in sorted(pending.keys() & alone))]
             multis = [
-                [self._check, *(op for key in group for op in _write_state(key, pending[key]))]
+                [self._writes.check, *(op for key in group for op in _write_state(key, pending[key]))]
                 async for group in cooperatively(groups)
             ]
             answers = await self._nodes.multi_all(multis)
@@ -320,7 +309,7 @@ class TreeControllerStore:
                         record = pending.pop(key)
                         stored[key] = shared(replace(record, version=record.version + 1))
                     continue
-                self._raise_if_fenced(answer)
+                self._writes.raise_if_fenced(answer)
                 if isinstance(answer, Unavailable) or len(group) == 1:
                     unclear += group
                 else:
@@ -329,7 +318,7 @@ class TreeControllerStore:
                 await self._resolve(unclear, pending, stored)
 
         while pending:
-            await self._persist(write)
+            await self._writes.persist(write)
         self._remember(stored)
         return {key: stored[key] for key in states}
 
@@ -348,7 +337,7 @@ class TreeControllerStore:
                 if await self._nodes.get(tree.topic_path(key[0])) is None:
                     stored[key] = _with_state(key, pending.pop(key), None)
                 elif await self._nodes.get(tree.partition_path(*key)) is not None:
-                    await self._delete_each([tree.partition_path(*key)])
+                    await self._writes.delete_each([tree.partition_path(*key)])
             elif node is None or node.version != record.version:
                 stored[key] = _with_state(key, pending.pop(key), node)
 
@@ -369,7 +358,7 @@ class TreeControllerStore:
         missing = [
             path for path, node in zip(paths, await self._nodes.get_all(paths), strict=True) if node is None
         ]
-        await self._each(map(Create, missing))
+        await self._writes.each(map(Create, missing))
 
     async def write_assignment(self, topic: TopicRecord) -> None:
         async def write() -> None:
@@ -384,13 +373,13 @@ class TreeControllerStore:
             added = stored.partitions[len(topic.partitions) :]
             data = await topic_nodes.encoded(replace(stored, partitions=topic.partitions + added))
             if data != node.data:
-                await self._fenced_multi([Set(path, data, node.version)])
+                await self._writes.multi([Set(path, data, node.version)])
             known = self._topics.get(topic.name)
             if known is not None and self._versions.get(topic.name) == node.version:
                 self._versions[topic.name] += data != node.data
                 self._topics[topic.name] = replace(known, partitions=topic.partitions + added)
 
-        await self._persist(write)
+        await self._writes.persist(write)
 
     async def accept_broker(self, broker: BrokerRecord) -> None:
         path = tree.broker_path(broker.broker_id)
@@ -405,21 +394,21 @@ class TreeControllerStore:
             )
             # The broker's next registration has the same version, and raises that of the node above it.
             same = Check(tree.BROKERS, registrations.version)
-            await self._fenced_multi([same, Set(path, tree.broker_json(accepted), node.version)])
+            await self._writes.multi([same, Set(path, tree.broker_json(accepted), node.version)])
             if broker.broker_id in self._brokers:
                 self._brokers[broker.broker_id] = accepted
 
-        await self._persist(write)
+        await self._writes.persist(write)
 
     async def remove_topic(self, name: str) -> None:
         async def remove() -> None:
             above = tree.partitions_path(name)
             parts = [f"{above}/{index}" for index in await self._nodes.children(above) or ()]
             below = await self._nodes.children_of_all(parts)
-            await self._delete_each(
+            await self._writes.delete_each(
                 f"{part}/{child}" for part, found in zip(parts, below, strict=True) for child in found or ()
             )
-            await self._delete_each(parts)
+            await self._writes.delete_each(parts)
             last = [
                 above,
                 tree.topic_path(name),
@@ -427,71 +416,26 @@ class TreeControllerStore:
                 tree.delete_topic_path(name),
             ]
             there = zip(last, await self._nodes.get_all(last), strict=True)
-            await self._fenced_multi([Delete(path) for path, node in there if node is not None])
+            await self._writes.multi([Delete(path) for path, node in there if node is not None])
 
-        await self._persist(remove)
+        await self._writes.persist(remove)
         self._configs.forget(name)
 
     async def resign(self) -> None:
         async def leave() -> None:
             if (node := await self._nodes.get(tree.CONTROLLER)) is not None:
-                await self._fenced_multi([Delete(tree.CONTROLLER, node.version)])
+                await self._writes.multi([Delete(tree.CONTROLLER, node.version)])
 
-        await self._persist(leave)
+        await self._writes.persist(leave)
 
     async def refuse_deletion(self, names: Collection[str]) -> None:
         async def refuse() -> None:
             """The controller may not know yet of a topic that is created and deleted at once."""
             topics = await self._nodes.get_all(map(tree.topic_path, names))
             absent = [name for name, node in zip(names, topics, strict=True) if node is None]
-            await self._delete_each([tree.delete_topic_path(name) for name in absent])
+            await self._writes.delete_each([tree.delete_topic_path(name) for name in absent])
 
-        await self._persist(refuse)
-
-    async def _delete_each(self, paths: Iterable[str]) -> None:
-        await self._each(map(Delete, paths))
-
-    async def _each(self, operations: Iterable[Operation]) -> None:
-        """Run each in its own multi, many in parallel; those already done are skipped. Raises Fenced, Unavailable."""
-        for some in portions(operations, AT_ONCE):
-            for answer in await self._nodes.multi_all([self._check, one] for one in some):
-                self._raise_if_fenced(answer)
-                if isinstance(answer, Unavailable):
-                    raise answer
-                if isinstance(answer, MultiError) and not isinstance(
-                    answer.error, NoNodeError | NodeExistsError
-                ):
-                    raise Unavailable(f"a node changes: {answer}")
-
-    async def _fenced_multi(self, operations: Sequence[Operation]) -> None:
-        """Also raises Unavailable if something has changed since it was read."""
-        try:
-            await self._nodes.multi([self._check, *operations])
-        except MultiError as error:
-            self._raise_if_fenced(error)
-            raise Unavailable(f"a node changes: {error}") from None
-
-    def _raise_if_fenced(self, answer: Any) -> None:
-        if (
-            isinstance(answer, MultiError)
-            and answer.index == 0
-            and isinstance(answer.error, BadVersionError | NoNodeError)
-        ):
-            if not self._is_over:
-                self._on_fenced()
-            raise Fenced(f"epoch {self.epoch} is over")
-
-    async def _persist(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Repeat `attempt` while the store is down; each attempt begins by reading. Raises Fenced."""
-        while True:
-            await self._nodes.connected()
-            if self._is_over:
-                raise Fenced(f"epoch {self.epoch} is over")
-            try:
-                return await attempt()
-            except Unavailable as error:
-                log.debug("the controller waits: %s", error)
-            await asyncio.sleep(0.02)
+        await self._writes.persist(refuse)
 
 
 def _is_for(name: str, request: Node, topic: Node) -> bool:
