@@ -144,7 +144,7 @@ async def test_a_topic_is_created_told_and_deleted(connect: str) -> None:
         await one.load()
         topic = topic_of("flights", 2)
         creating = asyncio.create_task(
-            two.coordination.create_topic(replace(topic, config={"retention.ms": "7"}))
+            two.coordination.topics.create(replace(topic, config={"retention.ms": "7"}))
         )
         led = (await lead(one, store, ["flights"]))["flights"]
         assert led.config == {"retention.ms": "7"}
@@ -163,8 +163,8 @@ async def test_a_topic_is_created_told_and_deleted(connect: str) -> None:
             "isr": [1, 2],
         }
         with pytest.raises(Conflict):
-            await one.coordination.create_topic(topic_of("flights"))
-        deleting = asyncio.create_task(two.coordination.delete_topic("flights"))
+            await one.coordination.topics.create(topic_of("flights"))
+        deleting = asyncio.create_task(two.coordination.topics.delete("flights"))
         await until(lambda: one.last(DeletionsRequested))
         assert one.last(DeletionsRequested).topics == {"flights"}
         await two.coordination.update(told(one, [one, two], [led], two, deleted=True))
@@ -174,8 +174,8 @@ async def test_a_topic_is_created_told_and_deleted(connect: str) -> None:
         for path in ("/brokers/topics/flights", "/config/topics/flights", "/admin/delete_topics/flights"):
             assert await two.coordination._nodes.get(path) is None
         with pytest.raises(Conflict):
-            await two.coordination.delete_topic("flights")
-        again = asyncio.create_task(one.coordination.create_topic(topic_of("flights")))
+            await two.coordination.topics.delete("flights")
+        again = asyncio.create_task(one.coordination.topics.create(topic_of("flights")))
         led = (await lead(one, store, ["flights"]))["flights"]
         await one.coordination.update(told(one, [one, two], [led], one))
         await again
@@ -185,11 +185,13 @@ async def test_partitions_are_added(connect: str) -> None:
     async with members(connect, 1) as (one,):
         store = await one.elected()
         await one.load()
-        creating = asyncio.create_task(one.coordination.create_topic(topic_of("t", 1, (1,))))
+        creating = asyncio.create_task(one.coordination.topics.create(topic_of("t", 1, (1,))))
         led = await lead(one, store, ["t"])
         await one.coordination.update(told(one, [one], led.values(), one))
         await creating
-        adding = asyncio.create_task(one.coordination.add_partitions("t", topic_of("", 2, (1,)).partitions))
+        adding = asyncio.create_task(
+            one.coordination.topics.add_partitions("t", topic_of("", 2, (1,)).partitions)
+        )
         await until(lambda: len(topics_of(one)["t"].partitions) == 3)
         assert [p.version for p in topics_of(one)["t"].partitions] == [0, tree.NO_STATE, tree.NO_STATE]
         led = await lead(one, store, ["t"])
@@ -197,13 +199,13 @@ async def test_partitions_are_added(connect: str) -> None:
         await adding
         assert len(one.state.topics["t"].partitions) == 3
         with pytest.raises(Conflict):
-            await one.coordination.add_partitions("none", topic_of("").partitions)
+            await one.coordination.topics.add_partitions("none", topic_of("").partitions)
 
 
 async def test_too_large_a_topic_is_refused_before_zookeeper_hangs_up(connect: str) -> None:
     async with members(connect, 1) as (one,):
         with pytest.raises(ApiError, match="bytes in coordination: 1000000 are allowed"):
-            await one.coordination.create_topic(topic_of("t", 100_000, (1, 2, 3)))
+            await one.coordination.topics.create(topic_of("t", 100_000, (1, 2, 3)))
 
 
 async def test_what_is_written_and_not_carried_out_is_said(
@@ -212,7 +214,7 @@ async def test_what_is_written_and_not_carried_out_is_said(
     monkeypatch.setattr(module, "REQUEST_S", 0.5)
     async with members(connect, 1) as (one,):
         with pytest.raises(ApiError, match="topic t is written, but the controller has not") as failed:
-            await one.coordination.create_topic(topic_of("t"))
+            await one.coordination.topics.create(topic_of("t"))
         assert failed.value.code is ErrorCode.REQUEST_TIMED_OUT
 
 
@@ -282,7 +284,7 @@ async def test_configuration_reaches_everybody(connect: str) -> None:
     async with members(connect, 1, 2) as (one, two):
         store = await one.elected()
         await one.load()
-        creating = asyncio.create_task(two.coordination.create_topic(topic_of("t")))
+        creating = asyncio.create_task(two.coordination.topics.create(topic_of("t")))
         led = await lead(one, store, ["t"])
         for member in (one, two):
             await member.coordination.update(told(one, [one, two], led.values(), member))

@@ -180,7 +180,7 @@ def topics_of(controller: Member) -> dict[str, TopicRecord]:
 async def led_topic(controller: Member, partitions: int = 1) -> TopicRecord:
     store = await controller.elected()
     await controller.load()
-    creating = asyncio.create_task(controller.coordination.create_topic(topic_of("t", partitions)))
+    creating = asyncio.create_task(controller.coordination.topics.create(topic_of("t", partitions)))
     led = await lead(controller, store, ["t"])
     await controller.coordination.update(told(controller, [controller], led.values(), controller))
     await creating

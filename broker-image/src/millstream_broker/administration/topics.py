@@ -88,7 +88,7 @@ class TopicAdministrator:
             if validate_only:
                 return planned
             topics = [topic for topic in planned if isinstance(topic, TopicRecord)]
-            failed = await _each((topic.name, self._coordination.create_topic(topic)) for topic in topics)
+            failed = await _each((topic.name, self._coordination.topics.create(topic)) for topic in topics)
             failed = await self._followed([topic.name for topic in topics], failed)
         for name, error in failed.items():
             if isinstance(error, Conflict):
@@ -126,7 +126,7 @@ class TopicAdministrator:
         if not self._config.flag("delete.topic.enable"):
             return dict.fromkeys(names, ApiError(ErrorCode.TOPIC_DELETION_DISABLED))
         failed = await _each(
-            (name, self._coordination.delete_topic(name, topic_id)) for name, topic_id in names.items()
+            (name, self._coordination.topics.delete(name, topic_id)) for name, topic_id in names.items()
         )
         failed = await self._followed(names, failed)
         return _unknown_where_in_conflict(failed)
@@ -168,7 +168,9 @@ class TopicAdministrator:
     async def add_partitions(self, added: Mapping[str, tuple[PartitionRecord, ...]]) -> dict[str, ApiError]:
         """Add partitions; returns the errors of topics that got none."""
         coordination = self._coordination
-        failed = await _each((name, coordination.add_partitions(name, new)) for name, new in added.items())
+        failed = await _each(
+            (name, coordination.topics.add_partitions(name, new)) for name, new in added.items()
+        )
         failed = await self._followed(added, failed)
         return _unknown_where_in_conflict(failed)
 

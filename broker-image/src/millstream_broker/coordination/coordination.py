@@ -19,12 +19,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 import uuid
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import replace
-from functools import partial
-from typing import TypeVar
 
 from millstream_kafka.acl import ResourcePattern
 from millstream_kafka.kafka_uuid import uuid_text
@@ -60,7 +57,7 @@ from .isr_notes import IsrNotes
 from .own_tree import NotOurs, OwnTree
 from .registration import OwnRegistration
 from .restriction import Restriction
-from .state_waits import REQUEST_S, StateWaits
+from .state_waits import StateWaits
 from .stores import (
     BadVersionError,
     NoNodeError,
@@ -69,15 +66,13 @@ from .stores import (
     Unavailable,
 )
 from .task_coalescer import TaskCoalescer
+from .topic_changes import TopicChanges
 
-TOPICS_AT_ONCE = 200
-"""Topics created or deleted at a time: the deadlines of a thousand others begin at their turn."""
 DELETIONS_KEPT = 10_000
 LEAVE_S = 5.0
 """Time limit of leaving while the store is down."""
 SAY_S = 10.0
 
-T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 
@@ -151,8 +146,8 @@ class Coordination:
             lambda: self.on_deposed(),
         )
         self._waits = StateWaits(lambda: self._known)
+        self.topics = TopicChanges(self._nodes, self._waits, lambda: self._known)
         self._updating = asyncio.Lock()
-        self._administering = asyncio.Semaphore(TOPICS_AT_ONCE)
         self._isr_notes = IsrNotes(self._nodes)
         self._restriction = Restriction(self._nodes)
         self._deletions: dict[str, uuid.UUID] = {}
@@ -189,7 +184,7 @@ class Coordination:
         self._nodes.start()
         telling = supervision.run("waiting for coordination", self._tell_waiting())
         try:
-            await self._persist(self._prepare, deadline=None)
+            await self._nodes.persist(self._prepare, deadline=None)
         finally:
             telling.cancel()
 
@@ -226,7 +221,9 @@ class Coordination:
 
     async def generations(self, broker_id: int) -> Mapping[str, int]:
         """The last generation of each of the broker's log directories, by directory id; known before joining."""
-        return await self._persist(lambda: writes.read_generations(self._nodes, broker_id), deadline=None)
+        return await self._nodes.persist(
+            lambda: writes.read_generations(self._nodes, broker_id), deadline=None
+        )
 
     async def versions(
         self, partitions: Collection[tuple[str, uuid.UUID, int]], *, newest: bool = False
@@ -238,11 +235,11 @@ class Coordination:
                 await self._nodes.sync()
             return await writes.read_versions(self._nodes, partitions)
 
-        return await self._persist(read, deadline=None)
+        return await self._nodes.persist(read, deadline=None)
 
     async def show_generations(self, broker_id: int, generations: Mapping[str, int]) -> None:
         """Raises Conflict if a later one is known: another process uses a copy of that directory."""
-        await self._persist(lambda: writes.show_generations(self._nodes, broker_id, generations))
+        await self._nodes.persist(lambda: writes.show_generations(self._nodes, broker_id, generations))
         self._shown.update(generations)
 
     async def join(self, broker: BrokerRecord, *, takes_over: bool = True) -> ClusterState:
@@ -250,7 +247,7 @@ class Coordination:
 
         `takes_over`: a registration with our directory is that of an earlier process of ours, which is dead.
         """
-        registered = await self._persist(
+        registered = await self._nodes.persist(
             lambda: self._registration.register_patiently(broker, takes_over), deadline=None
         )
         self._state = ClusterState(
@@ -329,21 +326,6 @@ class Coordination:
         else:
             log.warning("the session with %s is over", self._nodes)
             self._candidacy.depose()
-
-    async def _persist(self, attempt: Callable[[], Awaitable[T]], deadline: float | None = REQUEST_S) -> T:
-        """Repeat `attempt` while the store is down; each attempt begins by reading. Raises Unavailable."""
-        end = None if deadline is None else time.monotonic() + deadline
-        while True:
-            try:
-                async with asyncio.timeout(None if end is None else end - time.monotonic()):
-                    await self._nodes.connected()
-                return await attempt()
-            except TimeoutError:
-                raise Unavailable(f"{self._nodes} cannot be reached") from None
-            except Unavailable:
-                if end is not None and time.monotonic() > end:
-                    raise
-                await asyncio.sleep(0.05)
 
     # OwnRegistration
 
@@ -494,10 +476,10 @@ class Coordination:
         async def write() -> None:
             await self._configs.write(tree.topic_entity(name), config, check)
 
-        await self._persist(write)
+        await self._nodes.persist(write)
 
     async def set_broker_config(self, broker_id: int | None, config: Mapping[str, str]) -> None:
-        await self._persist(lambda: self._configs.write(tree.broker_entity(broker_id), config))
+        await self._nodes.persist(lambda: self._configs.write(tree.broker_entity(broker_id), config))
 
     async def change_entity(
         self, entity: Entity, changed: Callable[[Mapping[str, str]], Mapping[str, str]]
@@ -511,7 +493,7 @@ class Coordination:
         async def attempt(stored: Mapping[str, str]) -> Mapping[str, str]:
             return changed(stored)
 
-        await self._persist(lambda: self._configs.change(entity.path, attempt))
+        await self._nodes.persist(lambda: self._configs.change(entity.path, attempt))
 
     # Access rules
 
@@ -527,48 +509,9 @@ class Coordination:
         self, changes: Mapping[ResourcePattern, Change]
     ) -> Mapping[ResourcePattern, ApiError]:
         """Change access rules; returns the errors of those patterns whose change failed. See `Acls.change`."""
-        return await self._persist(lambda: self.acls.change(changes))
+        return await self._nodes.persist(lambda: self.acls.change(changes))
 
-    # Topics
-
-    async def create_topic(self, topic: TopicRecord) -> None:
-        """Return when its partitions have leaders, as in Kafka. Raises Conflict if the topic exists."""
-        count = len(topic.partitions)
-
-        def is_there(state: ClusterState) -> bool:
-            found = state.topics.get(topic.name)
-            return found is not None and len(found.partitions) >= count
-
-        async with self._administering:
-            await self._persist(lambda: writes.create_topic(self._nodes, topic))
-            await self._waits.until(is_there, f"topic {topic.name}")
-            await self._waits.until_led(topic.name, range(count))
-
-    async def add_partitions(self, name: str, partitions: tuple[PartitionRecord, ...]) -> None:
-        known = self._known.topics.get(name)
-        if known is None:
-            raise Conflict(f"there is no topic {name}")
-        count = len(known.partitions) + len(partitions)
-        await self._persist(lambda: writes.add_partitions(self._nodes, known, partitions))
-        await self._waits.until(
-            lambda state: name in state.topics and len(state.topics[name].partitions) >= count,
-            f"partitions of {name}",
-        )
-        await self._waits.until_led(name, range(len(known.partitions), count))
-
-    async def delete_topic(self, name: str, topic_id: uuid.UUID | None = None) -> None:
-        """Delete the topic of that name, which must have this id; by default, the one that has the name first.
-
-        A later attempt after a lost response deletes no topic that was created meanwhile.
-        """
-        async with self._administering:
-            if (of := topic_id) is None:
-                of = await self._persist(lambda: writes.id_of_topic(self._nodes, name))
-            await self._persist(partial(writes.request_deletion, self._nodes, name, of))
-            await self._waits.until(
-                lambda state: name not in state.topics or state.topics[name].topic_id != of,
-                f"the deletion of {name}",
-            )
+    # Partitions
 
     async def write_partition(self, name: str, index: int, record: PartitionRecord) -> PartitionRecord:
         """Called by the leader. After Unavailable either record may be stored; write the same again then."""

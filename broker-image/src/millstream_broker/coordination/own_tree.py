@@ -12,17 +12,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from millstream_process import supervision
 
 from . import CoordinationError
+from .state_waits import REQUEST_S
 from .stores import MultiError, Node, NotAllowed, Operation, State, Store, StoreError, Unavailable, Watch
 
 PAUSE_S = 1.0
 """Pause before the tree is verified again."""
 
+T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 
@@ -64,6 +67,24 @@ class OwnTree:
         while not self.is_connected:
             await self._nodes.connected()
             await self._verified.wait()
+
+    async def persist(self, attempt: Callable[[], Awaitable[T]], deadline: float | None = REQUEST_S) -> T:
+        """Repeat `attempt` while the store is down; each attempt begins by reading. Raises Unavailable.
+
+        `deadline` is the longest wait for the store in seconds, None: without limit.
+        """
+        end = None if deadline is None else time.monotonic() + deadline
+        while True:
+            try:
+                async with asyncio.timeout(None if end is None else end - time.monotonic()):
+                    await self.connected()
+                return await attempt()
+            except TimeoutError:
+                raise Unavailable(f"{self} cannot be reached") from None
+            except Unavailable:
+                if end is not None and time.monotonic() > end:
+                    raise
+                await asyncio.sleep(0.05)
 
     async def close(self, deadline: float) -> None:
         self._stop_verifying()
