@@ -17,7 +17,7 @@ from millstream_broker.coordination import ClusterState, PartitionRecord, TopicR
 from millstream_broker.log.manager import LogManager, Released
 from millstream_broker.log.segment import Segment
 from millstream_broker.replication import manager
-from millstream_broker.replication.manager import Stop
+from millstream_broker.replication.stops import Stop
 from millstream_harness.held_thread import HeldThread
 from millstream_harness.in_process import connected, create, running
 from millstream_harness.replica import (

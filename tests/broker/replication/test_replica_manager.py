@@ -16,9 +16,9 @@ from millstream_broker.log.log import Log
 from millstream_broker.log.manager import Found
 from millstream_broker.replication.fetcher import PATIENCE_S
 from millstream_broker.replication.follower import Outcome
-from millstream_broker.replication.manager import Stop
 from millstream_broker.replication.partition import Partition
 from millstream_broker.replication.purgatory import DelayedProduce
+from millstream_broker.replication.stops import Stop
 from millstream_broker.runtime import slices
 from millstream_broker.topic_rules.internal_topics import OFFSETS_TOPIC
 from millstream_harness.replica import (

@@ -16,8 +16,8 @@ from millstream_broker.coordination import NO_LEADER, PartitionRecord
 from millstream_broker.log.log import Log
 from millstream_broker.log.manager import Found, LogManager
 from millstream_broker.replication import manager
-from millstream_broker.replication.manager import Stop
 from millstream_broker.replication.replicas import Replicas, lag
+from millstream_broker.replication.stops import Stop
 from millstream_harness.replica import (
     NOW_MS,
     OTHERS,
@@ -333,7 +333,7 @@ async def test_high_watermarks_of_replicated_partitions_are_written(
         await world.told(state(topic("t", led_by(US), led_by(THEM), led_by(US, US))))
         world.replicas.partitions["t", 0].high_watermark = 5
         world.replicas.followers["t", 1].high_watermark = 7
-        await world.manager.write_watermarks()
+        await world.manager.watermarks.write()
         assert written.entries == [{("t", 0): 5, ("t", 1): 7}], "a sole replica's goes with its log"
 
 
@@ -344,7 +344,7 @@ async def test_high_watermarks_are_written_at_the_interval(
     written, clock = Written(monkeypatch), Clock(monkeypatch)
     config = {"replica.high.watermark.checkpoint.interval.ms": str(interval_ms)}
     async with replicating(tmp_path, config) as world:
-        keeping = asyncio.create_task(world.manager.keep_watermarks())
+        keeping = asyncio.create_task(world.manager.watermarks.keep())
         for times in (1, 2):
             due = clock.now + interval_ms / 1000
             await clock.is_awaited(due)

@@ -89,7 +89,7 @@ async def handle(
             _describe(partition, answer)
         topics.append(TruncatedTopicResponse(topic.name, answers))
     if has_truncated:
-        await replica_manager.write_watermarks()
+        await replica_manager.watermarks.write()
     return MirrorTruncateResponse(topics)
 
 

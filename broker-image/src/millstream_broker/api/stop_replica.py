@@ -18,7 +18,8 @@ from millstream_kafka.protocol.stop_replica import (
 
 from ..coordination.coordination import Coordination
 from ..network.handlers import RequestContext, handler
-from ..replication.manager import ReplicaManager, Stop
+from ..replication.manager import ReplicaManager
+from ..replication.stops import Stop
 from ..runtime.slices import cooperatively
 from .update_metadata import check_sender
 

@@ -58,7 +58,7 @@ def start(
     for home in logs.dirs:
         yield supervision.keep("flush of rolled segments", partial(_flush_rolled, home))
     yield supervision.keep("ISR review", alter_partition.run)
-    yield supervision.keep("high watermarks", manager.keep_watermarks)
+    yield supervision.keep("high watermarks", manager.watermarks.keep)
     yield supervision.keep("states of partitions", lambda: _write_states(logs))
     yield every("generations", "replica.high.watermark.checkpoint.interval.ms", generations.rise_if_grown)
     if config.flag("log.cleaner.enable"):

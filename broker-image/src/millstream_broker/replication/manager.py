@@ -8,8 +8,7 @@ A log is deleted only if a controller requests it for its topic id (`stop_replic
 longer mentioned stops being served. A log whose name belongs to another topic, or that fits nothing in coordination
 (`settle_strays`), becomes a stray (`log.strays`).
 
-State of a partition that is not served is kept by topic id, or in its log, and deleted with it. High watermarks
-outlive the process in `replication-offset-checkpoint` of each log directory.
+State of a partition that is not served is kept by topic id, or in its log, and deleted with it.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
 from functools import partial
 from time import time
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 from millstream_kafka.protocol.schema import ZERO_UUID
@@ -44,10 +43,12 @@ from .append_queue import AppendQueue
 from .fetch_sessions import Sessions
 from .fetcher_manager import ReplicaFetcherManager
 from .follower import Follower
+from .high_watermarks import HighWatermarks
 from .lost_logs import LostLogs
 from .partition import Partition, now_ms
 from .replicas import Replicas, topic_id
 from .roles import Coordinator, Roles
+from .stops import Stop, may_delete, must_keep
 
 TopicIdPartition = tuple[uuid.UUID, int]
 KnownTopics = Callable[[Collection[str]], Awaitable[Mapping[str, TopicRecord | None]]]
@@ -61,18 +62,6 @@ MANY = 1000
 """Number of partitions that the garbage collector takes long to scan: a millisecond for fifty."""
 
 log = logging.getLogger(__name__)
-
-
-class Stop(NamedTuple):
-    """A controller's request to stop a replica."""
-
-    topic: str
-    partition: int
-    leader_epoch: int
-    """Negative: any."""
-    delete: bool
-    topic_id: uuid.UUID
-    """Another topic of that name is left alone."""
 
 
 class ReplicaManager:
@@ -105,6 +94,7 @@ class ReplicaManager:
         self._sessions = sessions
         self._coordinators = coordinators
         self.lost = LostLogs(replicas, logs)
+        self.watermarks = HighWatermarks(replicas, logs, config)
         self._removed: dict[TopicIdPartition, int] = {}
         """Deleted on the controller's request although the last record has them here; values: its leader epochs."""
         self._fetchers = ReplicaFetcherManager(replicas, config, peers)
@@ -332,8 +322,10 @@ class ReplicaManager:
                         self._removed[held.topic_id, stop.partition] = held.record.leader_epoch
                     if key in self._replicas.unopened:
                         errors[key] = ErrorCode.KAFKA_STORAGE_ERROR
-                    if self._may_delete(stop):
-                        (kept if self._must_keep(stop) else deleted).append(key)
+                    if may_delete(stop, self._logs):
+                        (kept if must_keep(stop, self._logs, self._replicas.metadata) else deleted).append(
+                            key
+                        )
             await self._remove(deleted)
             await self._remove(
                 kept, "may have records that nobody else has, although its replica was removed"
@@ -341,31 +333,6 @@ class ReplicaManager:
             self._fetchers.end_idle()
         self._remove_deleted()
         return errors
-
-    def _may_delete(self, stop: Stop) -> bool:
-        """Whether the log of that name is the one to delete."""
-        found = self._logs.get(stop.topic, stop.partition)
-        if found is None or found.topic_id in (None, stop.topic_id):
-            return found is not None
-        log.warning(
-            "%s: not deleted: its topic id is %s, the deleted topic's %s",
-            found.directory,
-            found.topic_id,
-            stop.topic_id,
-        )
-        return False
-
-    def _must_keep(self, stop: Stop) -> bool:
-        """Whether the assignment that lacks this replica may be older than its log, which no leader has confirmed.
-
-        The controller sends the state of all partitions before a request to a broker that is back.
-        """
-        found = self._logs.get(stop.topic, stop.partition)
-        if found is None or stop.leader_epoch == EPOCH_DURING_DELETE:
-            return False
-        topic, index = self._replicas.metadata.topics.get(stop.topic), stop.partition
-        known = topic is not None and topic.topic_id == stop.topic_id and index < len(topic.partitions)
-        return found.is_suspect(topic.partitions[index].compared if known and topic is not None else -1)
 
     def _remove_deleted(self) -> None:
         self._removals.add(supervision.run("deletions", asyncio.to_thread(self._logs.remove_deleted)))
@@ -486,23 +453,6 @@ class ReplicaManager:
                     await self._remove([key], why)
         await asyncio.to_thread(self._logs.strays.refresh)
 
-    # High watermarks
-
-    async def keep_watermarks(self) -> None:
-        """Write the high watermarks periodically, until it is cancelled."""
-        interval_s = self._config.integer("replica.high.watermark.checkpoint.interval.ms") / 1000
-        while True:
-            await asyncio.sleep(max(interval_s, 0.01))
-            await self.write_watermarks()
-
-    async def write_watermarks(self) -> None:
-        """Write those of replicated partitions, in directories where any has changed."""
-        now: dict[TopicPartition, tuple[uuid.UUID | None, int]] = {}
-        async for one in cooperatively(list(self._replicas.all())):
-            if isinstance(one, Follower) or one.isr is not None:
-                now[one.topic, one.index] = one.log.topic_id, one.high_watermark
-        await asyncio.to_thread(self._logs.write_high_watermarks, now)
-
     async def close(self) -> None:
         """Stop following and leading, after a running truncation; the logs stay open."""
         async with self._following:
@@ -514,7 +464,7 @@ class ReplicaManager:
             await self._roles.truncation_ends(key)
         await self._removals.ended()
         await self._roles.starts.close()
-        await self.write_watermarks()
+        await self.watermarks.write()
 
 
 def _deleted(before: ClusterState, state: ClusterState) -> dict[str, uuid.UUID]:
