@@ -31,11 +31,12 @@ from .checkpoints import Identified
 from .compaction import Allowance, Compaction
 from .compaction_due import dirtiest
 from .config import LogConfig
-from .directory import BrokenDirError, LogDir, LogDirError, boot_id, describe
-from .files import FileCache, is_failure
+from .directory import LogDir, LogDirError, boot_id, describe
+from .files import FileCache
 from .inventory import Inventory, Place
 from .known_states import KnownStates
 from .log import Log
+from .log_dirs import LogDirs, broken
 from .opening import SYNC_AT_CLOSE_BYTES, SYNC_AT_CLOSE_S, LogFolder, close_logs, open_logs
 from .strays import Stray, Strays, distrust, log_end
 
@@ -63,7 +64,7 @@ class Released(NamedTuple):
     """Whether another log takes its place."""
 
 
-class LogManager:
+class LogManager(LogDirs):
     """``config_of(topic)`` returns a topic's LogConfig; without it every log has ``defaults``."""
 
     def __init__(
@@ -74,16 +75,10 @@ class LogManager:
         config_of: Callable[[str], LogConfig] | None = None,
         files: FileCache | None = None,
     ) -> None:
-        self.paths = [Path(path) for path in log_dirs]
-        """All directories, usable or not."""
-        self.dirs = [LogDir(path) for path in self.paths]
-        if not self.dirs:
-            raise LogDirError("log.dirs names no directory")
+        super().__init__(log_dirs)
         self.defaults = defaults or LogConfig()
         self.config_of = config_of or (lambda topic: self.defaults)
         self.files = FileCache() if files is None else files
-        self.offline: dict[Path, str] = {}
-        """Unusable directories, which are no longer in ``dirs``, and the reasons."""
         self.tree_in: Path | None = None
         """The directory with the tree of a broker by itself."""
         self.strays = Strays(self.files)
@@ -93,63 +88,6 @@ class LogManager:
         self._deleting: list[Path] = []
 
     # -- start and stop ---------------------------------------------------------------------------------------
-
-    def lock(self) -> None:
-        """Create and lock the directories, and read their owners. Blocking.
-
-        A directory that the disk does not let us use is left out, as in Kafka. LogDirError if none is left, or one
-        belongs to another broker.
-        """
-        for home in list(self.dirs):
-            try:
-                home.lock()
-            except BrokenDirError as error:
-                self._leave_out(home, error)
-            except LogDirError:
-                self.unlock()
-                raise
-
-    def _leave_out(self, home: LogDir, error: BrokenDirError) -> None:
-        home.unlock()
-        if len(self.dirs) == 1:
-            raise error
-        self.dirs.remove(home)
-        self.offline[home.path] = str(error)
-        logger.error(
-            "%s The other directories serve; partitions in this one are offline until a restart.", error
-        )
-
-    def unlock(self) -> None:
-        """Release the directories without closing any log, after a failed start."""
-        for home in self.dirs:
-            home.unlock()
-
-    def identify(self, broker_id: int, cluster_id: str, *, moves: bool = False) -> None:
-        """Check that the directories belong to this broker, and mark new ones. Blocking.
-
-        ``moves``: directories of another cluster belong to this one from now on.
-        """
-        for home in self.dirs:
-            home.identify(broker_id, cluster_id, moves=moves)
-
-    @property
-    def cluster_id(self) -> str | None:
-        """The cluster of the data; None if all directories are new. Raises LogDirError if they disagree."""
-        found = {home.cluster_id: home.path for home in self.dirs if home.cluster_id is not None}
-        if len(found) > 1:
-            each = ", ".join(f"{path} belongs to cluster {cluster_id}" for cluster_id, path in found.items())
-            raise LogDirError(f"log.dirs: {each}. Name only directories of one cluster.")
-        return next(iter(found), None)
-
-    def has_data(self) -> bool:
-        """Whether any directory has a partition, served or not, or knows of one. Blocking. LogDirError."""
-        for home in self.dirs:
-            try:
-                if folders.has_data(home.path) or Inventory.has_any(home.path):
-                    return True
-            except OSError as error:
-                raise _broken(home, error) from error
-        return False
 
     def start(self, generations: Mapping[str, int] | None = None) -> list[Found]:
         """Open every log, in threads, verifying if necessary; returns the partitions found. Blocking.
@@ -163,7 +101,7 @@ class LogManager:
             try:
                 found = folders.find(home.path)
             except OSError as error:
-                self._leave_out(home, _broken(home, error))
+                self.leave_out(home, broken(home, error))
                 continue
             self._deleting += found.deleted
             to_open += [LogFolder(home, path, key) for path, key in found.partitions]
@@ -173,7 +111,7 @@ class LogManager:
         for (home, path, _), log in opened:
             if isinstance(log, OSError) and home in self.dirs:
                 logger.error("%s: cannot be opened: %s", path, describe(log))
-                self._leave_out(home, _broken(home, log))
+                self.leave_out(home, broken(home, log))
         for (home, path, key), log in opened:
             if not isinstance(log, OSError) and home in self.dirs and self._is_best(home, path, key, log):
                 self._add(home, key, log)
@@ -182,7 +120,7 @@ class LogManager:
                 home.opened()
                 home.mark_in_use(boot)
             except OSError as error:
-                raise _broken(home, error) from error
+                raise broken(home, error) from error
         self._take_inventory()
         return [Found(*key, log.topic_id) for home in self.dirs for key, log in home.logs.items()]
 
@@ -255,27 +193,13 @@ class LogManager:
 
     # -- failed directories -----------------------------------------------------------------------------------
 
-    def watch(self, on_failure: Callable[[LogDir], None]) -> None:
-        """Call `on_failure` once for each directory that fails, in any thread."""
-        for home in list(self.dirs):
-            home.on_failure = on_failure
-            if home.failure is not None:
-                on_failure(home)
-
-    def read_failed(self, error: OSError) -> None:
-        """Handle a failure to read a log's file, which the error names, for a client."""
-        for home in self.dirs:
-            if home.path in Path(error.filename).parents:
-                home.check(error)
-                return
-
     def let_go(self, home: LogDir) -> list[Found]:
         """Forget the partitions of a failed directory, and return them."""
         assert home.failure is not None
         if home not in self.dirs:
             return []
         self.dirs.remove(home)
-        self.offline[home.path] = str(_broken(home, home.failure))
+        self.offline[home.path] = str(broken(home, home.failure))
         self.strays.forget(home.path)
         self.inventory.leave(home.path)
         self.states.leave(home.path)
@@ -515,12 +439,12 @@ class LogManager:
 
     def checkpoint(self) -> None:
         """Write recovery points, log start offsets, and the ends of compacted parts. Blocking, in any thread."""
-        self._write_each(LogDir.checkpoint)
+        self.write_each(LogDir.checkpoint)
 
     def write_high_watermarks(self, entries: Identified) -> None:
         """Write all high watermarks. Blocking, in any thread."""
         homes = self._homes.copy()
-        self._write_each(
+        self.write_each(
             lambda home: home.write_high_watermarks(
                 {
                     key: entry
@@ -529,17 +453,3 @@ class LogManager:
                 }
             )
         )
-
-    def _write_each(self, write: Callable[[LogDir], None]) -> None:
-        for home in list(self.dirs):
-            if home.is_locked and home.failure is None:
-                try:
-                    write(home)
-                except OSError as error:
-                    if not is_failure(error):
-                        logger.error("%s: cannot write checkpoints: %s", home.path, describe(error))
-                    home.check(error)
-
-
-def _broken(home: LogDir, error: OSError) -> BrokenDirError:
-    return BrokenDirError(f"log.dirs: {home.path} cannot be used: {describe(error)}.")
