@@ -23,7 +23,7 @@ from ..coordination.coordination import Coordination
 from ..network.handlers import RequestContext, handler
 from ..runtime.slices import cooperatively
 from ..security.acl.authorizer import Authorizer
-from ..security.acl.filters import AclFilter
+from ..security.acl.filters import AclFilter, fields_of
 from ..security.acl.rights import on_cluster
 from ..security.audit.administration import Changed, changed_rule
 from .create_acls import NO_AUTHORIZER
@@ -39,15 +39,7 @@ def _refused(request: DeleteAclsRequest, error: ApiError) -> DeleteAclsResponse:
 
 def _changes(request: DeleteAclsRequest) -> Iterator[Changed]:
     for wanted in request.filters:
-        yield changed_rule(
-            wanted.resource_type_filter,
-            wanted.resource_name_filter,
-            wanted.pattern_type_filter,
-            wanted.principal_filter,
-            wanted.host_filter,
-            wanted.operation,
-            wanted.permission_type,
-        )
+        yield changed_rule(*fields_of(wanted))
 
 
 @handler(delete_acls.API, changes=_changes, rights=[on_cluster(AclOperation.ALTER)], refused=_refused)
@@ -63,15 +55,7 @@ async def handle(
         result = DeleteAclsFilterResult(error_message=None)
         results.append(result)
         try:
-            wanted = AclFilter.of(
-                given.resource_type_filter,
-                given.resource_name_filter,
-                given.pattern_type_filter,
-                given.principal_filter,
-                given.host_filter,
-                given.operation,
-                given.permission_type,
-            )
+            wanted = AclFilter.of(given)
         except ApiError as error:
             result.error_code, result.error_message = error.code, error.message
             continue

@@ -30,15 +30,7 @@ def handle(
 ) -> Steps[Any]:
     if not authorizer.is_enabled:
         raise ApiError(ErrorCode.SECURITY_DISABLED, NO_AUTHORIZER)
-    wanted = AclFilter.of(
-        request.resource_type_filter,
-        request.resource_name_filter,
-        request.pattern_type_filter,
-        request.principal_filter,
-        request.host_filter,
-        request.operation,
-        request.permission_type,
-    )
+    wanted = AclFilter.of(request)
     resources = []
     for pattern, entries in list(coordination.acls.rules.items()):
         yield

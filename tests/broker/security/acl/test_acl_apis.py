@@ -159,7 +159,7 @@ def test_a_filter_of_a_name_matches_by_its_pattern_type() -> None:
     ]
 
     def matched(pattern_type: int, name: str | None = "abc") -> list[int]:
-        wanted = AclFilter.of(TOPIC, name, pattern_type, None, None, 1, 1)
+        wanted = AclFilter.of(DescribeAclsRequest(TOPIC, name, pattern_type, None, None, 1, 1))
         return [at for at, pattern in enumerate(patterns) if wanted.matches_pattern(pattern)]
 
     assert matched(LITERAL) == [0]

@@ -5,7 +5,7 @@ The pattern type of a filter is that of the rules, ANY, or MATCH: the rules that
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from millstream_kafka.acl import (
     WILDCARD,
@@ -17,6 +17,33 @@ from millstream_kafka.acl import (
     ResourceType,
 )
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
+
+
+class RequestedFilter(Protocol):
+    """A filter in a request of DescribeAcls or DeleteAcls."""
+
+    resource_type_filter: int
+    resource_name_filter: str | None
+    pattern_type_filter: int
+    principal_filter: str | None
+    host_filter: str | None
+    operation: int
+    permission_type: int
+
+
+def fields_of(
+    requested: RequestedFilter,
+) -> tuple[int, str | None, int, str | None, str | None, int, int]:
+    """In the order of `AclFilter`."""
+    return (
+        requested.resource_type_filter,
+        requested.resource_name_filter,
+        requested.pattern_type_filter,
+        requested.principal_filter,
+        requested.host_filter,
+        requested.operation,
+        requested.permission_type,
+    )
 
 
 class AclFilter(NamedTuple):
@@ -31,17 +58,9 @@ class AclFilter(NamedTuple):
     permission_type: PermissionType
 
     @classmethod
-    def of(
-        cls,
-        resource_type: int,
-        name: str | None,
-        pattern_type: int,
-        principal: str | None,
-        host: str | None,
-        operation: int,
-        permission_type: int,
-    ) -> AclFilter:
+    def of(cls, requested: RequestedFilter) -> AclFilter:
         """From the numbers of a request. Raises ApiError for unknown ones."""
+        resource_type, name, pattern_type, principal, host, operation, permission_type = fields_of(requested)
         found = cls(
             ResourceType.numbered(resource_type),
             name,
