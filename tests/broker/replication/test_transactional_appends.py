@@ -120,16 +120,6 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-async def test_without_transactions_a_transactional_id_is_refused(tmp_path: Path) -> None:
-    async with running(tmp_path) as broker, connected(broker) as client:
-        await create(client, "t")
-        broker.transactional_appends.verifier = None
-        it = Served(broker, Coordinator())
-        assert await it.send(batch()) == [(REFUSED, -1)]
-        assert await it.send(batch(transactional=False)) == [(REFUSED, -1)]
-        assert it.partition().log.log_end_offset == 0
-
-
 async def test_coordinator_is_asked_once_for_each_transaction(tmp_path: Path) -> None:
     async with served(tmp_path) as it:
         assert await it.send(batch(0, 2)) == [(0, 0)]

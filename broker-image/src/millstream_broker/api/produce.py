@@ -221,9 +221,6 @@ def _with_transactional_id(
     def append(request: ProduceRequest, origin: AppendOrigin, refused: Refused = NONE_REFUSED) -> Answer:
         return _append(replicas, authorizer, stats, context, request, origin, refused)
 
-    if transactional.verifier is None:
-        error = ApiError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactions are not supported")
-        return _all_refused(request, error, stats)
     headers = [
         header
         for topic in request.topic_data

@@ -61,8 +61,7 @@ def transactional_header(records: object) -> BatchHeader | None:
 class TransactionalAppends:
     """The order of the producers' requests."""
 
-    def __init__(self, memory: RequestMemory, verifier: TransactionVerifier | None = None) -> None:
-        """Without a verifier, there are no transactions."""
+    def __init__(self, memory: RequestMemory, verifier: TransactionVerifier) -> None:
         self._memory = memory
         self.verifier = verifier
         self._turns: dict[int, asyncio.Future[None]] = {}
@@ -104,14 +103,17 @@ class TransactionalAppends:
 
     async def _verified(self, producer: RequestingProducer, unverified: Mapping[Partition, int]) -> Refused:
         """The partitions without an open transaction. The others' guards allow the append, which follows at once."""
-        verifier = self.verifier
-        assert verifier is not None
         if not unverified:
             return {}
         adds = producer.version >= ADDS_SINCE
         refused = {}
         for partition, guard, code in await verify(
-            verifier, producer.transactional_id, producer.producer_id, producer.epoch, unverified, adds=adds
+            self.verifier,
+            producer.transactional_id,
+            producer.producer_id,
+            producer.epoch,
+            unverified,
+            adds=adds,
         ):
             error = refusal(code, producer.version)
             if error is None:
