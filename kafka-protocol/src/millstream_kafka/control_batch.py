@@ -63,11 +63,21 @@ def read_marker(batch: Buffer) -> EndTransactionMarker | None:
         record = next(read_records(batch))
     except ApiError:
         return None
-    key, value = record.key, record.value
-    if key is None or value is None or len(key) < _KEY.size or len(value) < _VALUE.size:
+    kind, value = _kind(record), record.value
+    if kind not in (_ABORT, _COMMIT) or value is None or len(value) < _VALUE.size:
         return None
-    version, kind = _KEY.unpack_from(key)
     value_version, coordinator_epoch = _VALUE.unpack_from(value)
-    if version < 0 or value_version < 0 or kind not in (_ABORT, _COMMIT):
-        return None
-    return EndTransactionMarker(kind == _COMMIT, coordinator_epoch)
+    return None if value_version < 0 else EndTransactionMarker(kind == _COMMIT, coordinator_epoch)
+
+
+def is_abort(record: Record) -> bool:
+    """Whether the record of a control batch aborts a transaction: its key decides, as for Kafka's consumers."""
+    return _kind(record) == _ABORT
+
+
+def _kind(record: Record) -> int:
+    """The type in the key of a control record, -1 without one."""
+    if record.key is None or len(record.key) < _KEY.size:
+        return -1
+    version, kind = _KEY.unpack_from(record.key)
+    return int(kind) if version >= 0 else -1

@@ -27,7 +27,7 @@ from millstream_kafka.batch import (
     read_header,
 )
 from millstream_kafka.compression import Compression
-from millstream_kafka.control_batch import EndTransactionMarker, build_marker, read_marker
+from millstream_kafka.control_batch import EndTransactionMarker, build_marker, is_abort, read_marker
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 
 NOW = 1_700_000_000_000
@@ -153,6 +153,15 @@ def test_marker_of_a_later_version_is_read() -> None:
         [Record(b"\0\1\0\1more", b"\0\1\0\0\0\5more", NOW)], producer_id=1, producer_epoch=0, control=True
     )
     assert read_marker(batch) == (True, 5)
+
+
+@pytest.mark.parametrize(
+    ("key", "aborts"),
+    [(b"\0\0\0\0", True), (b"\0\1\0\0more", True), (b"\0\0\0\1", False), (b"\0\0\0", False), (None, False)],
+    ids=["abort", "abort of a later version", "commit", "short key", "no key"],
+)
+def test_key_alone_decides_whether_a_marker_aborts(key: bytes | None, aborts: bool) -> None:
+    assert is_abort(Record(key, None, NOW)) is aborts
 
 
 def test_marker_that_compaction_emptied_is_none() -> None:

@@ -32,6 +32,7 @@ from millstream_kafka.batch import (
     iter_batches,
     read_records,
 )
+from millstream_kafka.control_batch import is_abort
 from millstream_kafka.protocol.fetch import AbortedTransaction
 
 from ..kafka.progress import LastBatch
@@ -44,8 +45,6 @@ _PRODUCER = struct.Struct(">qhi")
 _PRODUCER_OFFSET = 43
 _CRC = struct.Struct(">I")
 _BASE_OFFSET = struct.Struct(">q")
-_ABORT_MARKER = b"\x00\x00\x00\x00"
-"""The key of a control record: int16 version, int16 type; type 0 is abort, 1 is commit."""
 
 
 class UnusableBatch(Exception):
@@ -223,7 +222,7 @@ class _Aborted:
         while self._ahead and self._ahead[0].first_offset <= header.last_offset:
             self._open.add(self._ahead.popleft().producer_id)
         if header.is_control:
-            if any(record.key == _ABORT_MARKER for record in read_records(data)):
+            if any(map(is_abort, read_records(data))):
                 self._open.discard(header.producer_id)
             return True
         return header.is_transactional and header.producer_id in self._open
