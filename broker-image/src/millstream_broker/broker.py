@@ -335,7 +335,7 @@ class Broker:
         )
         if self._certificates is not None:
             self._tasks.append(supervision.keep("certificates", self._certificates.watch))
-        self.server.start(self.cluster.told)
+        self.server.start(self.cluster.updated)
         await self.cluster.begun()
         await self.settle_strays()
         self.server.open()

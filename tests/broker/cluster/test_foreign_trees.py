@@ -303,7 +303,7 @@ async def test_a_running_broker_ends_when_its_tree_becomes_an_older_one(tmp_path
     async with running(tmp_path, None, shared.store) as broker, connected(broker) as client:
         await create(client, "t")
         older = Nodes()
-        older.take(shared.nodes.zxid, dict(shared.nodes.stored), tell=False)
+        older.take(shared.nodes.zxid, dict(shared.nodes.stored), notify=False)
         await send(client, "t")
         if what == "generation":
             await broker._generations.rise()

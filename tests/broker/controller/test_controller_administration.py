@@ -44,14 +44,14 @@ def test_a_controlled_shutdown() -> None:
         (1, False, ("t", 0)),
         (1, False, ("t", 1)),
     }
-    assert 1 in {one.broker_id for one in controller.machine.told_brokers()}, "it still leads"
+    assert 1 in {one.broker_id for one in controller.machine.announced_brokers()}, "it still leads"
     controller.in_sync("left", 0, 1, 3)
     assert controller.record("left").leader == 3
     new = topic("new", (1, 3), version=-1)
     controller.handle(TopicsChanged({"new": new}, frozenset({*controller.machine.topics, "new"})))
     assert (controller.record("new").leader, controller.record("new").isr) == (3, (3,))
     controller.handle(TopicsChanged({}, frozenset(set(controller.machine.topics) - {"alone"})))
-    assert 1 not in {one.broker_id for one in controller.machine.told_brokers()}
+    assert 1 not in {one.broker_id for one in controller.machine.announced_brokers()}
     assert controller.reply(ShutdownRequested("again", 1, 1)) == []
     controller.restart(1)
     assert not controller.machine.leaving
@@ -96,7 +96,7 @@ def test_a_topic_that_is_being_deleted_does_not_hold_up_a_shutdown() -> None:
     controller.silent = {1, 2, 3}
     controller.handle(DeletionsRequested(frozenset({"t"})))
     assert controller.reply(ShutdownRequested("caller", 1, 1)) == []
-    assert [one.broker_id for one in controller.machine.told_brokers()] == [2, 3]
+    assert [one.broker_id for one in controller.machine.announced_brokers()] == [2, 3]
 
 
 # Elections

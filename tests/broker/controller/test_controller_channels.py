@@ -183,25 +183,25 @@ async def test_closing_ends_all_connections_and_nothing_is_told_any_more() -> No
         await turns()
         await told.channels.close()
         assert told.peers.open() == []
-        assert await told.channels.told(1.0)
+        assert await told.channels.acknowledged(1.0)
         assert len(told.peers.asked) == 2
 
 
 @virtual_time
 async def test_whether_all_have_been_told() -> None:
     async with telling() as told:
-        assert await told.channels.told(1.0), "nothing waits"
+        assert await told.channels.acknowledged(1.0), "nothing waits"
         told.peers.silent = {2}
         told.push(1)
-        assert await told.channels.told(1.0)
+        assert await told.channels.acknowledged(1.0)
         told.push(2)
-        assert not await told.channels.told(1.0)
+        assert not await told.channels.acknowledged(1.0)
         assert asyncio.get_running_loop().time() == pytest.approx(1.0)
         told.peers.wake()
-        assert await told.channels.told(1.0)
+        assert await told.channels.acknowledged(1.0)
         told.channels.end()
         told.channels.stop(StopReplicas(2, {("t", 0): 1}, False))
-        assert await told.channels.told(1.0) is False
+        assert await told.channels.acknowledged(1.0) is False
 
 
 # Order
@@ -231,7 +231,7 @@ async def test_what_changes_while_a_broker_is_told_is_told_afterwards() -> None:
         await turns()
         told.push(1, ("t", 1))
         told.peers.wake()
-        assert await told.channels.told(10.0)
+        assert await told.channels.acknowledged(10.0)
         assert [said(one) for one in told.peers.of(1)] == [{("t", 0)}, {("t", 1)}]
 
 
@@ -285,7 +285,7 @@ async def test_a_broker_that_is_away_is_tried_again_after_growing_pauses(
         assert [one.getMessage() for one in caplog.records] == [text] * len(times)
         assert [one.levelno for one in caplog.records] == [logging.INFO] + [logging.DEBUG] * (len(times) - 1)
         told.peers.away = set()
-        assert await told.channels.told(10.0)
+        assert await told.channels.acknowledged(10.0)
         assert said(told.peers.of(1)[0]) == {("t", 0)}
         caplog.clear()
         told.peers.away = {1}
@@ -303,11 +303,11 @@ async def test_what_is_not_answered_is_repeated_on_another_connection() -> None:
     async with telling(MOVED_AWAY, UNDECIDED) as told:
         told.push(1, ("t", 0))
         told.peers.scripts[1] += [lost, None, lost, None, lost]
-        assert await told.channels.told(10.0)
+        assert await told.channels.acknowledged(10.0)
         told.channels.stop(StopReplicas(1, {("t", 0): 4}, True))
-        assert await told.channels.told(10.0)
+        assert await told.channels.acknowledged(10.0)
         told.channels.ask(AskLogEnds(1, [("t", 1)]))
-        assert await told.channels.told(10.0)
+        assert await told.channels.acknowledged(10.0)
         first, again, *others = told.peers.of(1)
         assert said(first) == said(again) == {("t", 0)}
         assert others[0] == others[1]
@@ -326,16 +326,16 @@ async def test_a_refused_request_is_repeated_and_a_newer_controller_ends_this_on
     async with telling() as told:
         told.peers.scripts[1].append(UpdateMetadataResponse(ErrorCode.STALE_BROKER_EPOCH))
         told.push(1, ("t", 0))
-        assert await told.channels.told(10.0)
+        assert await told.channels.acknowledged(10.0)
         assert told.deposed == 0
         assert [said(one) for one in told.peers.of(1)] == [{("t", 0)}] * 2
         told.peers.scripts[1].append(UpdateMetadataResponse(ErrorCode.STALE_CONTROLLER_EPOCH))
         told.push(1, ("t", 0))
-        assert await told.channels.told(10.0)
+        assert await told.channels.acknowledged(10.0)
         assert told.deposed == 1
         told.peers.scripts[1].append(StopReplicaResponse(ErrorCode.STALE_CONTROLLER_EPOCH, []))
         told.channels.stop(StopReplicas(1, {("t", 0): 4}, False))
-        assert await told.channels.told(10.0)
+        assert await told.channels.acknowledged(10.0)
         assert told.deposed == 2
         assert [one.getMessage() for one in caplog.records] == [
             f"cannot send metadata to broker 1: broker-1:9092: it answered {name}"
@@ -386,7 +386,7 @@ async def test_a_replica_that_is_to_be_stopped_again_meanwhile_is_stopped_again(
         await turns()
         told.channels.stop(StopReplicas(1, {("t", 0): 6}, False))
         told.peers.wake()
-        assert await told.channels.told(10.0)
+        assert await told.channels.acknowledged(10.0)
         assert [one.topic_states[0].partition_states[0].leader_epoch for one in told.peers.of(1)] == [5, 6]
 
 
@@ -395,7 +395,7 @@ async def test_nothing_is_sent_when_nothing_is_to_be_deleted_any_more() -> None:
     async with telling(MOVED_AWAY) as told:
         told.channels.stop(StopReplicas(2, {("t", 0): 4}, True))
         told.channels.stop(StopReplicas(1, {("gone", 0): 4}, True))
-        assert await told.channels.told(1.0)
+        assert await told.channels.acknowledged(1.0)
         assert not told.peers.asked
 
 
@@ -417,7 +417,7 @@ async def test_a_log_that_cannot_be_deleted_is_tried_again_and_the_others_are_do
             )
         )
         told.channels.stop(StopReplicas(1, {("t", index): 4 for index in range(4)}, True))
-        assert await told.channels.told(10.0)
+        assert await told.channels.acknowledged(10.0)
         first, second = told.answered
         assert set(first.partitions) == {("t", 0), ("t", 2), ("t", 3)}
         assert set(second.partitions) == {("t", 1)}
@@ -440,7 +440,7 @@ async def test_a_broker_is_asked_where_its_logs_end() -> None:
             )
         )
         told.channels.ask(AskLogEnds(2, [("t", 0), ("t", 1), ("gone", 0)]))
-        assert await told.channels.told(1.0)
+        assert await told.channels.acknowledged(1.0)
         asked = [ListOffsetsTopic("t", [ListOffsetsPartition(0, -1, -1)])]
         assert told.peers.of(2) == [ListOffsetsRequest(-2, 0, asked)]
         assert told.answered == [LogEnds(2, 1, {("t", 0): (4, 70)})]
@@ -450,7 +450,7 @@ async def test_a_broker_is_asked_where_its_logs_end() -> None:
 async def test_nobody_is_asked_about_what_is_decided() -> None:
     async with telling(MOVED_AWAY) as told:
         told.channels.ask(AskLogEnds(2, [("t", 0)]))
-        assert await told.channels.told(1.0)
+        assert await told.channels.acknowledged(1.0)
         assert not told.peers.asked
 
 
@@ -461,7 +461,7 @@ async def test_a_broker_that_does_not_know_yet_is_asked_again(caplog: pytest.Log
     async with telling(UNDECIDED) as told:
         told.peers.scripts[1].append(ListOffsetsResponse(0, [ListOffsetsTopicResponse("t", [unknown])]))
         told.channels.ask(AskLogEnds(1, [("t", 0)]))
-        assert await told.channels.told(10.0)
+        assert await told.channels.acknowledged(10.0)
         assert len(told.peers.of(1)) == 2
         assert told.answered[-1] == LogEnds(1, 1, {("t", 0): (0, 0)})
         (record,) = caplog.records

@@ -456,9 +456,9 @@ async def test_the_loop_takes_over_a_limited_number_of_operations_at_a_time(
     taken: list[int] = []
     take = Nodes.take
 
-    def noted(self: Nodes, zxid: int, changes: Changes, *, tell: bool = True) -> None:
+    def noted(self: Nodes, zxid: int, changes: Changes, *, notify: bool = True) -> None:
         taken.append(len(changes))
-        take(self, zxid, changes, tell=tell)
+        take(self, zxid, changes, notify=notify)
 
     monkeypatch.setattr(Nodes, "take", noted)
     store = FileStore(tmp_path / FILE_NAME)

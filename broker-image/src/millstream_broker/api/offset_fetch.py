@@ -104,9 +104,9 @@ def handle(
         OffsetFetchResponsePartition,
         stable=request.require_stable,
     )
-    is_told = not error or context.version < TOP_LEVEL_ERROR_SINCE
+    is_listed = not error or context.version < TOP_LEVEL_ERROR_SINCE
     return OffsetFetchResponse(
-        topics=[OffsetFetchResponseTopic(*topic) for topic in of_one if is_told], error_code=error
+        topics=[OffsetFetchResponseTopic(*topic) for topic in of_one if is_listed], error_code=error
     )
 
 

@@ -71,7 +71,7 @@ class Cluster:
         self._generations = generations
         self._watches = Watches(peers, coordination.process_ended)
         self._accepting = supervision.Tasks()
-        self.told = asyncio.Event()
+        self.updated = asyncio.Event()
         """Set once this broker has applied a controller's first update."""
         self._has_begun = False
         coordination.on_elected = controllership.elected
@@ -108,12 +108,12 @@ class Cluster:
         if not self._has_begun and self._logs.offline and not self._logs.inventory.is_known:
             self._manager.lost.find()
         await self._manager.follow()
-        self.told.set()
+        self.updated.set()
 
     async def begun(self) -> None:
         """Return once this broker has applied its first update and, as the controller, has elected the first
         leaders."""
-        await self.told.wait()
+        await self.updated.wait()
         if self._controllership.controller is not None:
             await self._controllership.controller.settled(BEGIN_S)
         self._has_begun = True

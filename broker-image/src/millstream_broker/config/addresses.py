@@ -30,12 +30,12 @@ class Addresses:
     def advertised(self, bound: Iterable[Listener]) -> tuple[Listener, ...]:
         """The advertised listeners: port 0 becomes the bound port, a wildcard address becomes this host."""
         by_name = {listener.name: listener for listener in self._advertised}
-        told = []
+        advertised = []
         for listener in bound:
             one = by_name.get(listener.name, listener)
             host = socket.gethostname() if is_wildcard(one.host) else one.host
-            told.append(replace(one, host=host, port=one.port or listener.port))
-        return tuple(told)
+            advertised.append(replace(one, host=host, port=one.port or listener.port))
+        return tuple(advertised)
 
 
 def _check(config: BrokerConfig, listeners: list[Listener], advertised: list[Listener]) -> None:

@@ -335,8 +335,8 @@ class TopicConfig(_Config):
             own = [(key.name, value, ConfigSource.TOPIC)] if key.name in self.overrides else []
             of_broker = self._broker.found(key.synonyms)
             source = (own + of_broker)[0][2] if own or of_broker else ConfigSource.DEFAULT
-            told = from_first(key.synonyms[0].name, of_broker) if key.synonyms else []
-            entries.append(Entry(key, value, source, tuple(own + told)))
+            inherited = from_first(key.synonyms[0].name, of_broker) if key.synonyms else []
+            entries.append(Entry(key, value, source, tuple(own + inherited)))
         return entries
 
 

@@ -71,13 +71,13 @@ class ControllerContext(Protocol):
     topics: dict[str, TopicRecord]
     records: dict[TopicPartition, PartitionRecord]
 
-    def told_brokers(self) -> list[BrokerRecord]: ...
+    def announced_brokers(self) -> list[BrokerRecord]: ...
 
     def is_deleting(self, topic: str) -> bool: ...
 
     def is_undecided(self, key: TopicPartition) -> bool: ...
 
-    def may_tell(self, key: TopicPartition) -> bool: ...
+    def may_announce(self, key: TopicPartition) -> bool: ...
 
     def to_delete(self, broker: int, among: Set[TopicPartition]) -> dict[TopicPartition, int]: ...
 
@@ -134,7 +134,7 @@ class Channels:
             if broker not in self.cluster.brokers:
                 self._channel(broker)
 
-    async def told(self, timeout: float) -> bool:
+    async def acknowledged(self, timeout: float) -> bool:
         """Wait until all pending updates have responses; returns whether that took at most `timeout` seconds."""
         waits = [channel.idle.wait() for channel in self._channels.values()]
         try:
@@ -216,7 +216,7 @@ class Channel:
                 self._wake.clear()
                 try:
                     while self._has_work:
-                        await self._tell()
+                        await self._send_updates()
                         pause, is_reachable = PAUSE_S, True
                     self.idle.set()
                 except BrokerError as error:
@@ -236,7 +236,7 @@ class Channel:
         if connection is not None:
             await connection.close()
 
-    async def _tell(self) -> None:
+    async def _send_updates(self) -> None:
         """Send the next request, and wait for the response. Raises BrokerError, without any other effect."""
         if self._connection is None or self._connection.is_closed:
             name = f"controller-{self._channels.controller_id}"
@@ -401,24 +401,24 @@ def update_request(
         if (record := cluster.records.get(key)) is None:
             continue
         name, topic_id = key[0], cluster.topics[key[0]].topic_id
-        if (told := topics.get(name)) is None or told.topic_id != topic_id:
-            told = topics[name] = UpdateMetadataTopicState(name, topic_id, [])
-        if cluster.is_deleting(name) or cluster.may_tell(key):
-            told.partition_states.append(_state(key, record, cluster))
+        if (topic := topics.get(name)) is None or topic.topic_id != topic_id:
+            topic = topics[name] = UpdateMetadataTopicState(name, topic_id, [])
+        if cluster.is_deleting(name) or cluster.may_announce(key):
+            topic.partition_states.append(_state(key, record, cluster))
         elif record.version != NO_STATE:
-            told.partition_states.append(
+            topic.partition_states.append(
                 UpdateMetadataPartitionState(key[1], -1, NO_LEADER, -1, [], NO_STATE, [], [])
             )
     return UpdateMetadataRequest(
         controller_id,
         cluster.epoch,
         broker_epoch,
-        [told for told in topics.values() if told.partition_states],
+        [topic for topic in topics.values() if topic.partition_states],
         [
             UpdateMetadataBroker(
                 one.broker_id, [_endpoint(each) for each in one.listeners], one.rack, one.epoch
             )
-            for one in cluster.told_brokers()
+            for one in cluster.announced_brokers()
         ],
     )
 

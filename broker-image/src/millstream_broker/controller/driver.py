@@ -76,7 +76,7 @@ BEGUN_AT_ONCE = 25
 PAUSE_S, MAX_PAUSE_S = 0.05, 1.0
 RESIGN_PAUSE_S = 1.0
 """Pause that keeps brokers from resigning in turns, if the stored state breaks the machine."""
-SHUTDOWN_TOLD_S = 2.0
+SHUTDOWN_UPDATES_S = 2.0
 """How long the response to a controlled shutdown waits for brokers to learn the new leaders."""
 
 Write = WriteStates | WriteAssignment | RemoveTopic | RefuseDeletion | AcceptBroker
@@ -162,7 +162,7 @@ class ControllerDriver:
                 while not (self._between_events.is_set() and self._has_written.is_set()):
                     await self._between_events.wait()
                     await self._has_written.wait()
-                await self._channels.told(timeout)
+                await self._channels.acknowledged(timeout)
         except TimeoutError:
             log.info("the controller still has work after %g s", timeout)
 
@@ -209,7 +209,7 @@ class ControllerDriver:
         remaining: Collection[TopicPartition] = await self._ask(
             lambda caller: ShutdownRequested(caller, broker_id, broker_epoch), timeout
         )
-        await self._channels.told(SHUTDOWN_TOLD_S)
+        await self._channels.acknowledged(SHUTDOWN_UPDATES_S)
         return remaining
 
     async def _ask(self, event: Callable[[Hashable], Event], timeout: float) -> Any:

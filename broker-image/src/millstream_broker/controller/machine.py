@@ -149,7 +149,7 @@ class ControllerMachine:
 
     # Queries
 
-    def told_brokers(self) -> list[BrokerRecord]:
+    def announced_brokers(self) -> list[BrokerRecord]:
         """The brokers to announce: all except those that are about to stop and no longer lead anything."""
         return [
             broker
@@ -168,7 +168,7 @@ class ControllerMachine:
     def is_deleting(self, topic: str) -> bool:
         return topic in self.deletions
 
-    def may_tell(self, key: TopicPartition) -> bool:
+    def may_announce(self, key: TopicPartition) -> bool:
         """False if the stored leader has restarted: having lost data, it would make followers truncate."""
         leader = self.records[key].leader
         for notes in (self.partitions.notes.get(key), self._writing.get(key)):
@@ -366,7 +366,7 @@ class ControllerMachine:
             if key not in self.records or used is None:
                 continue
             self.partitions.dirty.add(key)
-            self._may_be_told(key, used)
+            self._announce_again(key, used)
             stored = event.stored.get(key)
             if stored is None:
                 self.partitions.note(key).add(used)
@@ -378,8 +378,8 @@ class ControllerMachine:
             else:
                 self.partitions.note(key).add(used)
 
-    def _may_be_told(self, key: TopicPartition, notes: Notes) -> None:
-        """The partition may be announced again (`may_tell`)."""
+    def _announce_again(self, key: TopicPartition, notes: Notes) -> None:
+        """The partition may be announced again (`may_announce`)."""
         if notes.restarted or notes.forgetful or notes.doubted:
             self._announcements.push(key)
 
@@ -429,7 +429,7 @@ class ControllerMachine:
 
     def _settled(self, key: TopicPartition) -> None:
         """Nothing is left to write: the notes are taken into account, or cannot be."""
-        self._may_be_told(key, self.partitions.notes.pop(key, NOTHING))
+        self._announce_again(key, self.partitions.notes.pop(key, NOTHING))
         if key in self.records and key[0] not in self.deletions:
             self.out += self._recovery.look(key, self.records[key], self.brokers)
             self._note_missing(key)

@@ -99,7 +99,9 @@ class Configs:
 
     async def ensure(self, topics: Iterable[str]) -> None:
         """Read the configuration of topics for which it is unknown. Raises Unavailable."""
-        await self._read({tree.topic_entity(name) for name in topics if name not in self.topics}, tell=False)
+        await self._read(
+            {tree.topic_entity(name) for name in topics if name not in self.topics}, notify=False
+        )
 
     def forget(self, topic: str) -> None:
         self.topics.pop(topic, None)
@@ -176,7 +178,7 @@ class Configs:
             if there is not None and there.data in (b"", tree.config_json({})):
                 await self._nodes.delete(path, there.version)
 
-    async def _read(self, entities: set[str], *, tell: bool = True) -> None:
+    async def _read(self, entities: set[str], *, notify: bool = True) -> None:
         known = [entity async for entity in cooperatively(sorted(entities)) if _is_known(entity)]
         nodes = await self._nodes.get_all(map(tree.config_path, known))
         async for entity, node in cooperatively(zip(known, nodes, strict=True)):
@@ -186,7 +188,7 @@ class Configs:
                 log.error("%s", error)
                 continue
             self._take(entity, _usable(entity, config, self._of(entity)))
-        if known and tell:
+        if known and notify:
             self._changed(set(known))
 
     def _take(self, entity: str, config: Config) -> None:

@@ -182,13 +182,13 @@ class Coordination:
     async def connect(self) -> None:
         """Wait for the store without limit, and read everything needed to open logs. Raises CoordinationError."""
         self._nodes.start()
-        telling = supervision.run("waiting for coordination", self._tell_waiting())
+        waiting = supervision.run("waiting for coordination", self._log_waiting())
         try:
             await self._nodes.persist(self._prepare, deadline=None)
         finally:
-            telling.cancel()
+            waiting.cancel()
 
-    async def _tell_waiting(self) -> None:
+    async def _log_waiting(self) -> None:
         await asyncio.sleep(1.0)
         while True:
             if not self._nodes.is_connected:
@@ -386,9 +386,9 @@ class Coordination:
             await yield_to_others()  # the rest must happen in one step
             known = self._known.topics
             new = [
-                told.topic_name
-                for told in request.topic_states
-                if told.topic_name not in known or known[told.topic_name].topic_id != told.topic_id
+                topic.topic_name
+                for topic in request.topic_states
+                if topic.topic_name not in known or known[topic.topic_name].topic_id != topic.topic_id
             ]
             try:
                 await self._configs.ensure(new)
@@ -396,17 +396,17 @@ class Coordination:
                 log.warning("topics use the default configuration for now: %s", error)
                 self._coalescer.need("configuration")
             self._fencing.check(controller, request.broker_epoch, self.broker_epoch)
-            for told in read:
-                self._note_deletion(told)
+            for announced in read:
+                self._note_deletion(announced)
             state = view.merged(self._known, request, read, lambda name: self._configs.topics.get(name, {}))
             for name in self._known.topics.keys() - state.topics.keys():
                 self._configs.forget(name)
             self._become(self._with_self(state))
 
-    def _note_deletion(self, told: view.Told) -> None:
-        self._deletions.pop(told.name, None)
-        if told.partitions is None:
-            self._deletions[told.name] = told.topic_id
+    def _note_deletion(self, announced: view.AnnouncedTopic) -> None:
+        self._deletions.pop(announced.name, None)
+        if announced.partitions is None:
+            self._deletions[announced.name] = announced.topic_id
             if len(self._deletions) > DELETIONS_KEPT:
                 del self._deletions[next(iter(self._deletions))]
 

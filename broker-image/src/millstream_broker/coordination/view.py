@@ -32,7 +32,7 @@ UNKNOWN = PartitionRecord((), NO_LEADER, -1, (), NO_STATE)
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class AnnouncedTopic:
     """A topic in a request: its partitions by index; None if it is being deleted."""
 
     name: str
@@ -40,37 +40,42 @@ class Told:
     partitions: Mapping[int, PartitionRecord] | None
 
 
-def read(request: UpdateMetadataRequest) -> Steps[list[Told]]:
+def read(request: UpdateMetadataRequest) -> Steps[list[AnnouncedTopic]]:
     """Read the topics of a request. Yields after each partition."""
     read = []
     for topic in request.topic_states:
         partitions: dict[int, PartitionRecord] = {}
         for one in topic.partition_states:
             if one.leader == LEADER_DURING_DELETE:
-                read.append(Told(topic.topic_name, topic.topic_id, None))
+                read.append(AnnouncedTopic(topic.topic_name, topic.topic_id, None))
                 break
             partitions[one.partition_index] = _partition(one)
             yield
         else:
-            read.append(Told(topic.topic_name, topic.topic_id, partitions))
+            read.append(AnnouncedTopic(topic.topic_name, topic.topic_id, partitions))
     return read
 
 
 def merged(
     state: ClusterState,
     request: UpdateMetadataRequest,
-    read: Iterable[Told],
+    read: Iterable[AnnouncedTopic],
     config_of: Callable[[str], Mapping[str, str]],
 ) -> ClusterState:
     """The cluster after an update; unchanged records stay the same objects."""
     topics = dict(state.topics)
-    for told in read:
-        if told.partitions is None:
-            if told.name in topics and topics[told.name].topic_id == told.topic_id:
-                del topics[told.name]
+    for announced in read:
+        if announced.partitions is None:
+            if announced.name in topics and topics[announced.name].topic_id == announced.topic_id:
+                del topics[announced.name]
         else:
-            topics[told.name] = _topic(topics.get(told.name), told, told.partitions, config_of)
-    brokers = {told.id: _broker(state.brokers.get(told.id), told) for told in request.live_brokers}
+            topics[announced.name] = _topic(
+                topics.get(announced.name), announced, announced.partitions, config_of
+            )
+    brokers = {
+        announced.id: _broker(state.brokers.get(announced.id), announced)
+        for announced in request.live_brokers
+    }
     return replace(state, topics=topics, brokers=brokers, controller_id=request.controller_id)
 
 
@@ -93,12 +98,12 @@ def with_config(topic: TopicRecord, config: Mapping[str, str]) -> TopicRecord:
 
 def _topic(
     before: TopicRecord | None,
-    told: Told,
+    announced: AnnouncedTopic,
     newer: Mapping[int, PartitionRecord],
     config_of: Callable[[str], Mapping[str, str]],
 ) -> TopicRecord:
-    if before is None or before.topic_id != told.topic_id:
-        before = TopicRecord(told.name, told.topic_id, (), config_of(told.name))
+    if before is None or before.topic_id != announced.topic_id:
+        before = TopicRecord(announced.name, announced.topic_id, (), config_of(announced.name))
     partitions = list(before.partitions)
     for index, record in newer.items():
         partitions += [UNKNOWN] * (index + 1 - len(partitions))
@@ -110,27 +115,27 @@ def _topic(
     return replace(before, partitions=tuple(partitions))
 
 
-def _partition(told: UpdateMetadataPartitionState) -> PartitionRecord:
+def _partition(announced: UpdateMetadataPartitionState) -> PartitionRecord:
     return shared(
         PartitionRecord(
-            tuple(told.replicas),
-            told.leader,
-            told.leader_epoch,
-            tuple(told.isr),
-            told.zk_version,
-            told.controller_epoch,
-            elr=tuple(told.elr),
-            compared=told.compared,
+            tuple(announced.replicas),
+            announced.leader,
+            announced.leader_epoch,
+            tuple(announced.isr),
+            announced.zk_version,
+            announced.controller_epoch,
+            elr=tuple(announced.elr),
+            compared=announced.compared,
         )
     )
 
 
-def _broker(before: BrokerRecord | None, told: UpdateMetadataBroker) -> BrokerRecord:
+def _broker(before: BrokerRecord | None, announced: UpdateMetadataBroker) -> BrokerRecord:
     listeners = tuple(
         Listener(one.listener, one.host, one.port, SECURITY_PROTOCOLS[one.security_protocol])
-        for one in told.endpoints
+        for one in announced.endpoints
     )
-    now = BrokerRecord(told.id, listeners, told.rack, told.epoch)
+    now = BrokerRecord(announced.id, listeners, announced.rack, announced.epoch)
     return before if before == now else now
 
 

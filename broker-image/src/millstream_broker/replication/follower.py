@@ -166,11 +166,11 @@ class Follower(Replica):
             self._held_back += len(records)
             append = partial(self.log.append_as_follower, records, now_ms=_now_ms())
             if self.log.starts_within(records):
-                return self._begin_truncation(append, lambda: self._told(data, before))
+                return self._begin_truncation(append, lambda: self._apply_rest(data, before))
             append()
-        return self._told(data, before)
+        return self._apply_rest(data, before)
 
-    def _told(self, data: PartitionData, before: tuple[int, int]) -> Outcome:
+    def _apply_rest(self, data: PartitionData, before: tuple[int, int]) -> Outcome:
         """Apply the rest of a response, after its records are in the log, which had the range `before`."""
         end = self.log.log_end_offset
         if (offset := min(data.high_watermark, end)) > self.high_watermark:

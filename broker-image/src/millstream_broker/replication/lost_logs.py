@@ -53,7 +53,7 @@ class LostLogs:
     def find(self) -> None:
         """Find partitions that belong to missing directories because ours lack them; these are never recreated.
 
-        A partition whose replicas are not announced yet (`controller.machine`, `may_tell`) may be ours, and counts.
+        A partition whose replicas are not announced yet (`controller.machine`, `may_announce`) may be ours, and counts.
         """
         for topic in self._replicas.latest_image.topics.values():
             for index, record in enumerate(topic.partitions):

@@ -28,28 +28,28 @@ D = TypeVar("D", bound="Delayed")
 class Delayed:
     """A waiting request. It ends once: await it, which raises its ApiError, or pass a function to `then`."""
 
-    __slots__ = ("_told", "error", "is_done")
+    __slots__ = ("_callback", "error", "is_done")
 
     def __init__(self) -> None:
         self.is_done = False
         self.error: ApiError | None = None
-        self._told: Callable[[], None] | None = None
+        self._callback: Callable[[], None] | None = None
 
-    def then(self, told: Callable[[], None]) -> None:
-        """Call `told` at the end, in the same step; at once if it has already ended."""
+    def then(self, callback: Callable[[], None]) -> None:
+        """Call `callback` at the end, in the same step; at once if it has already ended."""
         if self.is_done:
-            told()
+            callback()
         else:
-            self._told = told
+            self._callback = callback
 
     def end(self, error: ApiError | None = None) -> None:
         if error is not None:  # without the stack that raised it, which refers to the batches
             error.__cause__ = error.__context__ = None
             self.error = error.with_traceback(None)
         self.is_done = True
-        if (told := self._told) is not None:
-            self._told = None
-            told()
+        if (callback := self._callback) is not None:
+            self._callback = None
+            callback()
 
     def __await__(self) -> Generator[Any, None, None]:
         if not self.is_done:
@@ -66,7 +66,7 @@ class DelayedProduce(Delayed):
     __slots__ = ("acks", "info", "timeout_ms")
 
     def __init__(self, acks: int, timeout_ms: int | None, info: AppendInfo | None = None) -> None:
-        self.is_done, self.error, self._told = False, None, None  # like super().__init__(), but faster
+        self.is_done, self.error, self._callback = False, None, None  # like super().__init__(), but faster
         self.acks = acks
         self.timeout_ms = timeout_ms if acks == -1 else None
         """Limits the wait for all replicas; None means no limit."""

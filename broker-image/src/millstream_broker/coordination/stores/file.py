@@ -55,7 +55,7 @@ CRC_BYTES = 9
 """Size of the checksum in each line, with the space."""
 WRITTEN_AT_ONCE = 1000
 """Operations in one write, which the loop takes over in one step; a longer multi is written alone."""
-TOLD_AT_ONCE = 50
+NOTIFIED_AT_ONCE = 50
 """Callers resumed in one turn of the loop."""
 NODES_IN_LINE = 500
 CLOSE_S = 5.0
@@ -107,7 +107,7 @@ class FileStore:
         except OSError as error:
             raise CoordinationError(f"{self._path}: cannot be read: {error.strerror}") from None
         for transaction in _transactions(self._path, data):
-            self._nodes.take(transaction["zxid"], _changes(transaction), tell=False)
+            self._nodes.take(transaction["zxid"], _changes(transaction), notify=False)
         if (full_size := _full_size(data)) is not None:
             try:
                 self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
@@ -244,7 +244,7 @@ class FileStore:
                     written.set_exception(outcome)
                 else:
                     written.set_result(outcome)
-            if number % TOLD_AT_ONCE == 0:
+            if number % NOTIFIED_AT_ONCE == 0:
                 await yield_to_others()
 
     # The file

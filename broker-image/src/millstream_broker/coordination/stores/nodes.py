@@ -75,7 +75,7 @@ class Nodes:
         self._watches.clear()
         self._child_watches.clear()
 
-    def take(self, zxid: int, changes: Changes, *, tell: bool = True) -> None:
+    def take(self, zxid: int, changes: Changes, *, notify: bool = True) -> None:
         """Apply the changes of the transactions up to `zxid`; `tell`: and call watches, soon."""
         self.zxid = zxid
         for path, stored in changes.items():
@@ -91,14 +91,14 @@ class Nodes:
             else:
                 self.stored[path] = stored
                 self._below[above][name] = None
-            if tell:
-                self._tell(self._watches, path)
+            if notify:
+                self._notify(self._watches, path)
                 if stored is None:
-                    self._tell(self._child_watches, path)
+                    self._notify(self._child_watches, path)
                 if stored is None or before is None or before.node.created != stored.node.created:
-                    self._tell(self._child_watches, above)
+                    self._notify(self._child_watches, above)
 
-    def _tell(self, watches: dict[str, dict[Watch, None]], path: str) -> None:
+    def _notify(self, watches: dict[str, dict[Watch, None]], path: str) -> None:
         for watch in watches.pop(path, ()):
             asyncio.get_running_loop().call_soon(watch, path)
 
