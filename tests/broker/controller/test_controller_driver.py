@@ -275,7 +275,7 @@ async def test_the_machine_is_told_of_each_write() -> None:
         await turns()
         states, removed, done = it.events
         assert isinstance(states, StatesWritten)
-        assert list(states.asked) == list(states.stored) == [("t", 0)]
+        assert list(states.requested) == list(states.stored) == [("t", 0)]
         assert (removed, done) == (TopicRemoved("t"), BrokerAccepted(accepted))
 
 

@@ -76,7 +76,7 @@ class Subject:
         monkeypatch.setattr("millstream_broker.metadata.encoded_topics.TOPIC", stand_in)
 
     def ask(
-        self, form: encoded_topics.Form = FORM, asked: Sequence[encoded_topics.Asked] | None = None
+        self, form: encoded_topics.Form = FORM, asked: Sequence[encoded_topics.Requested] | None = None
     ) -> list[MetadataResponseTopic]:
         encoded = self.topics.encoded(form, asked)
         assert isinstance(encoded, Encoded)

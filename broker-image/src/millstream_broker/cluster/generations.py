@@ -92,10 +92,10 @@ class Generations:
         """Whether coordination has an older state of a partition than this broker. Raises CoordinationError."""
         states = self._logs.states
         known = states.all()
-        asked = [(states.topics[of], of, index) for of, index in known]
+        requested = [(states.topics[of], of, index) for of, index in known]
         found: dict[TopicIdPartition, int] = {}
         for is_newest in (False, True):  # another server may only be behind
-            stored = await self._coordination.versions(asked, newest=is_newest)
+            stored = await self._coordination.versions(requested, newest=is_newest)
             found = forgotten(known, {key: KnownState(*one) for key, one in stored.items()})
             if not found:
                 return

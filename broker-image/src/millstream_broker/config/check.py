@@ -20,10 +20,10 @@ Given = Mapping[str, str]
 NODE_ID = "node.id"
 
 
-def check(asked: Mapping[str, Mapping[str, Given]]) -> dict[str, dict[str, list[str]]]:
+def check(requested: Mapping[str, Mapping[str, Given]]) -> dict[str, dict[str, list[str]]]:
     return {
-        "brokers": {name: broker_problems(given) for name, given in asked.get("brokers", {}).items()},
-        "topics": {name: topic_problems(given) for name, given in asked.get("topics", {}).items()},
+        "brokers": {name: broker_problems(given) for name, given in requested.get("brokers", {}).items()},
+        "topics": {name: topic_problems(given) for name, given in requested.get("topics", {}).items()},
     }
 
 

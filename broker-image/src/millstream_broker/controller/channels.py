@@ -360,7 +360,7 @@ def log_ends_request(partitions: Iterable[TopicPartition]) -> ListOffsetsRequest
     for topic, index in partitions:
         topics[topic].append(ListOffsetsPartition(index, -1, LATEST))
     return ListOffsetsRequest(
-        DEBUGGING_REPLICA_ID, 0, [ListOffsetsTopic(name, asked) for name, asked in topics.items()]
+        DEBUGGING_REPLICA_ID, 0, [ListOffsetsTopic(name, partitions) for name, partitions in topics.items()]
     )
 
 

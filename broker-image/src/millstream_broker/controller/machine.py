@@ -360,7 +360,7 @@ class ControllerMachine:
                 self._announcements.stop_leaving(self.leaving, key, known, stored)
 
     def _states_written(self, event: StatesWritten) -> Steps[None]:
-        for key, asked in event.asked.items():
+        for key, requested in event.requested.items():
             yield
             used = self._writing.pop(key, None)
             if key not in self.records or used is None:
@@ -373,7 +373,7 @@ class ControllerMachine:
                 continue
             before = self.records[key].leader_epoch
             self._take(key, stored)
-            if same_state(stored, asked):
+            if same_state(stored, requested):
                 self._epoch_distances.stored(key, before, stored.leader_epoch)
             else:
                 self.partitions.note(key).add(used)

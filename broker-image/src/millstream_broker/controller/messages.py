@@ -45,7 +45,7 @@ class ElectionType(IntEnum):
 class StatesWritten:
     """The result of a WriteStates; `stored` is the store's response."""
 
-    asked: Mapping[TopicPartition, PartitionRecord]
+    requested: Mapping[TopicPartition, PartitionRecord]
     stored: Mapping[TopicPartition, PartitionRecord]
 
 

@@ -35,14 +35,14 @@ class Recovery:
 
     def __init__(self) -> None:
         self._ends: dict[TopicPartition, dict[int, tuple[int, LogEnd]]] = {}
-        self._asked: dict[TopicPartition, dict[int, int]] = defaultdict(dict)
+        self._requested: dict[TopicPartition, dict[int, int]] = defaultdict(dict)
         self._waits: dict[TopicPartition, tuple[int, ...]] = {}
         self._waiting_for: dict[tuple[int, ...], dict[TopicPartition, None]] = defaultdict(dict)
         self._is_news = False
 
     def take(self, event: LogEnds) -> Collection[TopicPartition]:
         """Record a report; returns the partitions it changes."""
-        news = [key for key in event.ends if key in self._asked]
+        news = [key for key in event.ends if key in self._requested]
         for key in news:
             self._ends.setdefault(key, {})[event.broker] = event.broker_epoch, event.ends[key]
         return news
@@ -62,10 +62,10 @@ class Recovery:
         if not is_undecided(record):
             self.forget(key)
             return
-        asked = self._asked[key]
+        requested = self._requested[key]
         for broker in dict.fromkeys((*record.isr, *record.replicas, *(brokers if record.doubted else ()))):
-            if broker in brokers and asked.get(broker) != brokers[broker].epoch:
-                asked[broker] = brokers[broker].epoch
+            if broker in brokers and requested.get(broker) != brokers[broker].epoch:
+                requested[broker] = brokers[broker].epoch
                 yield AskLogEnds(broker, (key,))
 
     def waits(self, key: TopicPartition, brokers: tuple[int, ...]) -> None:
@@ -89,9 +89,9 @@ class Recovery:
 
     def undecided(self) -> Set[TopicPartition]:
         """The partitions for which brokers are asked for their log ends."""
-        return self._asked.keys()
+        return self._requested.keys()
 
     def forget(self, key: TopicPartition) -> None:
-        self._asked.pop(key, None)
+        self._requested.pop(key, None)
         self._ends.pop(key, None)
         self.waits(key, ())

@@ -417,10 +417,10 @@ class Coordination:
 
     async def stored_topics(self, names: Collection[str]) -> Mapping[str, TopicRecord | None]:
         """Topics with their assignments as they are stored, None where there is none. Raises Unavailable."""
-        asked = list(names)
-        nodes = await self._nodes.get_all(map(tree.topic_path, asked))
+        requested = list(names)
+        nodes = await self._nodes.get_all(map(tree.topic_path, requested))
         found: dict[str, TopicRecord | None] = {}
-        async for name, node in cooperatively(zip(asked, nodes, strict=True)):
+        async for name, node in cooperatively(zip(requested, nodes, strict=True)):
             try:
                 found[name] = None if node is None else await topic_nodes.decoded(name, node.data)
             except tree.TreeError as error:

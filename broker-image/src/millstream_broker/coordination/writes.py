@@ -236,11 +236,11 @@ async def read_versions(
     names = list({name for name, _, _ in partitions})
     topics = zip(names, await nodes.get_all(map(tree.topic_path, names)), strict=True)
     ids = {name: tree.topic_id_from(name, node.data) for name, node in topics if node is not None}
-    asked = [one for one in partitions if ids.get(one[0]) == one[1]]
-    states = await nodes.get_all(tree.state_path(name, index) for name, _, index in asked)
+    requested = [one for one in partitions if ids.get(one[0]) == one[1]]
+    states = await nodes.get_all(tree.state_path(name, index) for name, _, index in requested)
     return {
         (of, index): (tree.leader_epoch_from(tree.state_path(name, index), node.data), node.version)
-        for (name, of, index), node in zip(asked, states, strict=True)
+        for (name, of, index), node in zip(requested, states, strict=True)
         if node is not None
     }
 

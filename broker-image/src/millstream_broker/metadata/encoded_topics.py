@@ -37,7 +37,7 @@ NO_LEADER = -1
 
 Form = tuple[int, int | None]
 """The API version, and the operations that topics are described with."""
-Asked = TopicRecord | MetadataResponseTopic
+Requested = TopicRecord | MetadataResponseTopic
 """A topic, or the response for one that does not exist."""
 
 
@@ -55,28 +55,28 @@ class EncodedTopics:
         self._offline = offline
         self._forms: OrderedDict[Form, _Topics] = OrderedDict()
 
-    def encoded(self, form: Form, asked: Sequence[Asked] | None) -> Encoded | Awaitable[Encoded]:
+    def encoded(self, form: Form, requested: Sequence[Requested] | None) -> Encoded | Awaitable[Encoded]:
         """These topics, or all; at once if there is little to encode."""
         topics = self._topics(form)
-        if asked is None and topics.joined is not None:
+        if requested is None and topics.joined is not None:
             return topics.joined
-        missing = topics.missing(asked)
-        count = len(topics.metadata.topics) if asked is None else len(asked)
+        missing = topics.missing(requested)
+        count = len(topics.metadata.topics) if requested is None else len(requested)
         if count > AT_ONCE or sum(len(topic.partitions) for topic in missing) > AT_ONCE:
-            return self._in_slices(topics, asked, missing)
+            return self._in_slices(topics, requested, missing)
         to_the_end(topics.encode(missing))
-        return to_the_end(topics.join(asked))
+        return to_the_end(topics.join(requested))
 
     def partition(self, topic: TopicRecord, index: int) -> MetadataResponsePartition:
         """One partition, as it is now."""
         return described_partition(topic, index, self._metadata().brokers, self._offline(), self._broker_id)
 
     async def _in_slices(
-        self, topics: _Topics, asked: Sequence[Asked] | None, missing: Sequence[TopicRecord]
+        self, topics: _Topics, requested: Sequence[Requested] | None, missing: Sequence[TopicRecord]
     ) -> Encoded:
         async with topics.encoding:
             await finish(topics.encode(missing))
-            return await finish(topics.join(asked))
+            return await finish(topics.join(requested))
 
     def _topics(self, form: Form) -> _Topics:
         metadata, offline = self._metadata(), self._offline()
@@ -119,12 +119,12 @@ class _Topics:
         """Whether both states describe an unchanged topic alike."""
         return self.offline == offline and self.metadata.brokers.keys() == metadata.brokers.keys()
 
-    def missing(self, asked: Sequence[Asked] | None) -> list[TopicRecord]:
+    def missing(self, requested: Sequence[Requested] | None) -> list[TopicRecord]:
         """The topics that are not encoded yet."""
         texts = self._texts
-        if asked is None:
+        if requested is None:
             return [topic for name, topic in self.metadata.topics.items() if name not in texts]
-        return [topic for topic in asked if isinstance(topic, TopicRecord) and topic.name not in texts]
+        return [topic for topic in requested if isinstance(topic, TopicRecord) and topic.name not in texts]
 
     def encode(self, topics: Sequence[TopicRecord]) -> Steps[None]:
         for topic in topics:
@@ -145,15 +145,15 @@ class _Topics:
     def _partition(self, topic: TopicRecord, index: int) -> MetadataResponsePartition:
         return described_partition(topic, index, self.metadata.brokers, self.offline, self._broker_id)
 
-    def join(self, asked: Sequence[Asked] | None) -> Steps[Encoded]:
+    def join(self, requested: Sequence[Requested] | None) -> Steps[Encoded]:
         texts = self._texts
-        if asked is None:
+        if requested is None:
             if self.joined is None:
                 everything = [texts[name][1] for name in self.metadata.topics]
                 self.joined = Encoded(len(everything), b"".join(everything))
             return self.joined
         parts = []
-        for one in asked:
+        for one in requested:
             parts.append(
                 texts[one.name][1] if isinstance(one, TopicRecord) else TOPIC.encode(self._version, one)
             )

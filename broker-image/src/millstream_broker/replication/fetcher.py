@@ -266,11 +266,11 @@ class Fetcher:
             if follower.may_report_start and key not in self._later:
                 self._unsent[key] = None
 
-    def _request(self, asked: list[Follower], now: float) -> FetchRequest:
+    def _request(self, followers: list[Follower], now: float) -> FetchRequest:
         config = self._config
         most = config.integer("replica.fetch.max.bytes")
         topics: dict[str, FetchTopic] = {}
-        for follower in asked:
+        for follower in followers:
             topic = topics.setdefault(follower.topic, FetchTopic(follower.topic, partitions=[]))
             is_slow = self._is_throttled(follower)
             topic.partitions.append(follower.request(self._throttle.most(most) if is_slow else most))
@@ -298,7 +298,7 @@ class Fetcher:
             for data in topic.partitions:
                 key = topic.topic, data.partition_index
                 follower = self._followers.get(key)
-                if follower is None or not self._is_asked(follower):
+                if follower is None or not self._is_answer_for(follower):
                     continue
                 outcome: Outcome | None = follower.answered(data)
                 if outcome is Outcome.OUT_OF_RANGE:
@@ -306,7 +306,7 @@ class Fetcher:
                 if outcome is Outcome.TRUNCATING:
                     assert follower.truncation is not None
                     outcome = await asyncio.shield(follower.truncation)
-                    if not self._is_asked(follower):
+                    if not self._is_answer_for(follower):
                         continue
                 if follower.owes_start:
                     self._moved.add(key)
@@ -349,10 +349,12 @@ class Fetcher:
         """Ask the leader for the start and end of its log, and continue within; None if no longer needed."""
         found = []
         for timestamp in (EARLIEST, LATEST):
-            asked = ListOffsetsPartition(follower.index, follower.record.leader_epoch, timestamp)
-            request = ListOffsetsRequest(self._broker_id, topics=[ListOffsetsTopic(follower.topic, [asked])])
+            requested = ListOffsetsPartition(follower.index, follower.record.leader_epoch, timestamp)
+            request = ListOffsetsRequest(
+                self._broker_id, topics=[ListOffsetsTopic(follower.topic, [requested])]
+            )
             response = await connection.call(list_offsets.API, None, request)
-            if not self._is_asked(follower):
+            if not self._is_answer_for(follower):
                 return None
             answer = response.topics[0].partitions[0]
             if answer.error_code:
@@ -360,6 +362,6 @@ class Fetcher:
             found.append(answer.offset)
         return follower.begin_within(*found)
 
-    def _is_asked(self, follower: Follower) -> bool:
+    def _is_answer_for(self, follower: Follower) -> bool:
         """Whether an answer is for it; not if it was removed or added anew after the request."""
         return self._followers.get(follower.key) is follower and follower.key not in self._unsent

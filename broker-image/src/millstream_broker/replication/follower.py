@@ -61,12 +61,12 @@ class Follower(Replica):
     """All calls are made on the loop."""
 
     __slots__ = (
-        "_asked_epoch",
         "_differs",
         "_held_back",
         "_leader_start",
         "_problem",
         "_reported_start",
+        "_requested_epoch",
         "_starts",
         "committing",
         "failures",
@@ -91,7 +91,7 @@ class Follower(Replica):
         unconfirmed one (see ``log.strays``), which is not truncated then.
         """
         super().__init__(topic, index, log, min(high_watermark, log.log_end_offset))
-        self._asked_epoch = -1
+        self._requested_epoch = -1
         """The leader epoch of the last request."""
         self._held_back = 0
         self.failures = 0
@@ -132,7 +132,7 @@ class Follower(Replica):
     def request(self, max_bytes: int) -> FetchPartition:
         log = self.log
         self._reported_start = log.durable_start  # the leader acknowledges it to clients
-        self._asked_epoch = self.record.leader_epoch
+        self._requested_epoch = self.record.leader_epoch
         return FetchPartition(
             self.index,
             self.record.leader_epoch,
@@ -186,7 +186,7 @@ class Follower(Replica):
             self._starts.commit(self.log, self._committed)
         if self.failures:
             self._recovered()
-        self.log.confirm(self._asked_epoch)
+        self.log.confirm(self._requested_epoch)
         now = self.log.log_start_offset, end
         return Outcome.NOTHING_NEW if now == before else Outcome.GOES_ON
 

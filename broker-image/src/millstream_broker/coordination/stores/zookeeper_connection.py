@@ -236,7 +236,7 @@ def probe_plain(host: str, port: int) -> bool:
 
 
 def _exchange(host: str, port: int, message: bytes) -> bytes:
-    with contextlib.suppress(OSError), socket.create_connection((host, port), PROBE_S) as asked:
-        asked.sendall(message)
-        return asked.recv(64)
+    with contextlib.suppress(OSError), socket.create_connection((host, port), PROBE_S) as probe:
+        probe.sendall(message)
+        return probe.recv(64)
     return b""
