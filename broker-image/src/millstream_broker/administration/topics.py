@@ -77,9 +77,9 @@ class TopicAdministrator:
 
         `count` gets the number of partitions of each possible topic, and may raise ApiError to refuse it.
         """
-        is_configured = any(one.config for one in new)
+        is_configured = any(requested.config for requested in new)
         async with self._configs.changing if is_configured and not validate_only else nullcontext():
-            if sum(max(one.partitions, len(one.assignment), 1) for one in new) > AT_ONCE:
+            if sum(max(requested.partitions, len(requested.assignment), 1) for requested in new) > AT_ONCE:
                 planned = await asyncio.to_thread(self._plan_topics, new)
             else:
                 planned = self._plan_topics(new)
@@ -177,11 +177,11 @@ class TopicAdministrator:
     def _plan_topics(self, new: Sequence[NewTopic]) -> list[TopicRecord | ApiError]:
         metadata, names = self._replicas.metadata, dict[str, str]()
         planned: list[TopicRecord | ApiError] = []
-        for one in new:
+        for requested in new:
             try:
-                topic = self._plan_topic(one, metadata)
-                if (other := names.setdefault(plain_name(one.name), one.name)) != one.name:
-                    raise _collides(one.name, other)
+                topic = self._plan_topic(requested, metadata)
+                if (other := names.setdefault(plain_name(requested.name), requested.name)) != requested.name:
+                    raise _collides(requested.name, other)
                 planned.append(topic)
             except ApiError as error:
                 planned.append(error)
@@ -253,7 +253,7 @@ class TopicAdministrator:
         """
         metadata = self._replicas.metadata
         known: Collection[int] = metadata.brokers
-        if any(one not in known for of_partition in replicas for one in of_partition):
+        if any(broker not in known for of_partition in replicas for broker in of_partition):
             known = metadata.known_brokers()
         planned = []
         for index, of_partition in enumerate(replicas):
@@ -263,7 +263,7 @@ class TopicAdministrator:
                     "The manual partition assignment includes partitions with different replication factors."
                 )
                 raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, problem)
-            if not (there := tuple(one for one in of_partition if one in metadata.brokers)):
+            if not (there := tuple(broker for broker in of_partition if broker in metadata.brokers)):
                 problem = f"All brokers specified in the manual partition assignment for partition {index} are down."
                 raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, problem)
             planned.append(PartitionRecord(tuple(of_partition), there[0], 0, there))

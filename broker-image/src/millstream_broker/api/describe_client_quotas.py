@@ -29,7 +29,9 @@ async def handle(
     coordination: Coordination, context: RequestContext, request: DescribeClientQuotasRequest
 ) -> DescribeClientQuotasResponse:
     try:
-        components = [(one.entity_type, one.match_type, one.match) for one in request.components]
+        components = [
+            (component.entity_type, component.match_type, component.match) for component in request.components
+        ]
         wanted = Filter(components, is_strict=request.strict)
     except ApiError as error:
         return _refused(request, error)

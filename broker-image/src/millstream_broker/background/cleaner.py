@@ -75,7 +75,7 @@ class Cleaner:
             int(time() * 1000),
             self._replicas.high_watermark,
             allowance=allowance,
-            busy=self._failed.union(one.log for one in self._compacting),
+            busy=self._failed.union(compaction.log for compaction in self._compacting),
         )
         if compaction is not None:
             self._compacting.add(compaction)

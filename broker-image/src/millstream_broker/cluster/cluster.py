@@ -99,8 +99,10 @@ class Cluster:
     def _watched(self, state: ClusterState) -> list[BrokerRecord]:
         """The brokers that this one watches: the controller; or, if this is the controller, all others."""
         if state.controller_id == self._replicas.broker_id:
-            return [one for one in state.brokers.values() if one.broker_id != self._replicas.broker_id]
-        return [one for one in state.brokers.values() if one.broker_id == state.controller_id]
+            return [
+                broker for broker in state.brokers.values() if broker.broker_id != self._replicas.broker_id
+            ]
+        return [broker for broker in state.brokers.values() if broker.broker_id == state.controller_id]
 
     async def update(self, request: UpdateMetadataRequest) -> None:
         """Apply an update from the controller; raises ApiError."""

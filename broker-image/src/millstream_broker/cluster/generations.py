@@ -96,7 +96,7 @@ class Generations:
         found: dict[TopicIdPartition, int] = {}
         for is_newest in (False, True):  # another server may only be behind
             stored = await self._coordination.versions(requested, newest=is_newest)
-            found = forgotten(known, {key: KnownState(*one) for key, one in stored.items()})
+            found = forgotten(known, {key: KnownState(*state) for key, state in stored.items()})
             if not found:
                 return
         self._forgotten = {key: known[key] for key in found}
@@ -163,8 +163,8 @@ class Generations:
     async def rise_if_grown(self) -> None:
         """Raises CoordinationError."""
         ends = 0
-        async for one in cooperatively(self._logs):
-            ends += one.log_end_offset
+        async for partition_log in cooperatively(self._logs):
+            ends += partition_log.log_end_offset
         if ends != self._ends or not self._is_shown:
             await self.rise()
             self._ends = ends

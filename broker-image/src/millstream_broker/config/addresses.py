@@ -32,9 +32,9 @@ class Addresses:
         by_name = {listener.name: listener for listener in self._advertised}
         advertised = []
         for listener in bound:
-            one = by_name.get(listener.name, listener)
-            host = socket.gethostname() if is_wildcard(one.host) else one.host
-            advertised.append(replace(one, host=host, port=one.port or listener.port))
+            configured = by_name.get(listener.name, listener)
+            host = socket.gethostname() if is_wildcard(configured.host) else configured.host
+            advertised.append(replace(configured, host=host, port=configured.port or listener.port))
         return tuple(advertised)
 
 

@@ -258,7 +258,7 @@ def _sort_out(given: Mapping[str, str]) -> tuple[dict[str, str], list[tuple[str,
 
 def from_first(name: str, found: list[Found]) -> list[Found]:
     """Synonyms as Kafka lists them: from the key itself on, and none if only its synonyms have a value."""
-    return list(dropwhile(lambda one: one[0] != name, found))
+    return list(dropwhile(lambda entry: entry[0] != name, found))
 
 
 def _scaled(value: Value, factor: int) -> int:

@@ -224,12 +224,12 @@ def one_of(*names: str) -> Rule:
 
 
 def some_of(*names: str) -> Rule:
-    one = one_of(*names)
+    rule = one_of(*names)
 
     def problem(value: Value) -> Problem | None:
-        return next(filter(None, map(one.problem, cast(list[str], value))), None)
+        return next(filter(None, map(rule.problem, cast(list[str], value))), None)
 
-    return Rule(f"{one.allowed}; several: comma-separated", problem, is_of_names=True)
+    return Rule(f"{rule.allowed}; several: comma-separated", problem, is_of_names=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,7 +56,9 @@ def _led_by(machine: Controlled, broker: int) -> list[TopicPartition]:
     """The partitions that this broker still leads, although a remaining replica may lead them once it is in sync."""
     staying = machine.brokers.keys() - machine.leaving
     return sorted(
-        key for key in machine.leads(broker) if any(one in staying for one in machine.records[key].replicas)
+        key
+        for key in machine.leads(broker)
+        if any(replica in staying for replica in machine.records[key].replicas)
     )
 
 
@@ -106,7 +108,7 @@ def _elected(machine: Controlled, key: TopicPartition, kind: ElectionType) -> Ap
 
 def rebalance(machine: Controlled) -> Steps[None]:
     """Give leadership back to the preferred replicas of brokers that lead too little (auto.leader.rebalance.enable)."""
-    able = {one for one in machine.brokers if one not in machine.leaving}
+    able = {number for number in machine.brokers if number not in machine.leaving}
     for key in (yield from imbalanced(machine.records, able, machine.settings.imbalance_percentage)):
         machine.partitions.note(key).preferred = True
         yield
@@ -115,7 +117,7 @@ def rebalance(machine: Controlled) -> Steps[None]:
 def reassign(machine: Controlled, event: ReassignmentRequested) -> Steps[None]:
     answers: dict[TopicPartition, ApiError | None] = {}
     request = Request(event.caller, lambda _: answers)
-    able = [one for one in machine.brokers if one not in machine.leaving]
+    able = [number for number in machine.brokers if number not in machine.leaving]
     for key, wanted in event.targets.items():
         yield
         try:

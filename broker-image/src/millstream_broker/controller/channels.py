@@ -367,10 +367,10 @@ def log_ends_request(partitions: Iterable[TopicPartition]) -> ListOffsetsRequest
 def log_ends(answer: ListOffsetsResponse) -> dict[TopicPartition, LogEnd]:
     """The log ends in a response, without those that the broker does not know yet."""
     return {
-        (topic.name, one.partition_index): (one.leader_epoch, one.offset)
+        (topic.name, partition.partition_index): (partition.leader_epoch, partition.offset)
         for topic in answer.topics
-        for one in topic.partitions
-        if one.error_code in (ErrorCode.NONE, ErrorCode.KAFKA_STORAGE_ERROR)
+        for partition in topic.partitions
+        if partition.error_code in (ErrorCode.NONE, ErrorCode.KAFKA_STORAGE_ERROR)
     }
 
 
@@ -378,9 +378,9 @@ def _failed(answer: StopReplicaResponse) -> dict[TopicPartition, ErrorCode]:
     """Replicas that were not stopped. A replica with a newer epoch is not the one to delete."""
     done = (ErrorCode.NONE, ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     return {
-        (one.topic_name, one.partition_index): ErrorCode.of(one.error_code)
-        for one in answer.partition_errors
-        if one.error_code not in done
+        (partition.topic_name, partition.partition_index): ErrorCode.of(partition.error_code)
+        for partition in answer.partition_errors
+        if partition.error_code not in done
     }
 
 
@@ -416,9 +416,9 @@ def update_request(
         [topic for topic in topics.values() if topic.partition_states],
         [
             UpdateMetadataBroker(
-                one.broker_id, [_endpoint(each) for each in one.listeners], one.rack, one.epoch
+                broker.broker_id, [_endpoint(each) for each in broker.listeners], broker.rack, broker.epoch
             )
-            for one in cluster.announced_brokers()
+            for broker in cluster.announced_brokers()
         ],
     )
 
@@ -434,7 +434,7 @@ def _state(
         isr=list(record.isr),
         zk_version=record.version,
         replicas=list(record.replicas),
-        offline_replicas=[one for one in record.replicas if one not in cluster.brokers],
+        offline_replicas=[replica for replica in record.replicas if replica not in cluster.brokers],
         elr=list(record.elr),
         compared=record.compared,
     )

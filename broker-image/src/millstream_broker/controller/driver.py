@@ -286,22 +286,27 @@ class ControllerDriver:
 
     def _carry_out(self, handling: Steps[list[Instruction]]) -> Steps[None]:
         """Handle an event, and carry out the instructions."""
-        for one in (yield from handling):
+        for instruction in (yield from handling):
             yield
-            if isinstance(one, Push):
-                self._channels.push(one)
-            elif isinstance(one, StopReplicas):
-                self._channels.stop(one)
-            elif isinstance(one, AskLogEnds):
-                self._channels.ask(one)
-            elif isinstance(one, AnswerCaller):
-                self._reply(one)
-            elif isinstance(one, FactorRaised):
-                log.info("%s: %d partitions get %d replicas", one.topic, one.partitions, one.factor)
-            elif isinstance(one, ComparisonWaits):
-                log.warning("%s", one)
+            if isinstance(instruction, Push):
+                self._channels.push(instruction)
+            elif isinstance(instruction, StopReplicas):
+                self._channels.stop(instruction)
+            elif isinstance(instruction, AskLogEnds):
+                self._channels.ask(instruction)
+            elif isinstance(instruction, AnswerCaller):
+                self._reply(instruction)
+            elif isinstance(instruction, FactorRaised):
+                log.info(
+                    "%s: %d partitions get %d replicas",
+                    instruction.topic,
+                    instruction.partitions,
+                    instruction.factor,
+                )
+            elif isinstance(instruction, ComparisonWaits):
+                log.warning("%s", instruction)
             else:
-                self._writes.append(one)
+                self._writes.append(instruction)
                 self._to_write.set()
                 self._has_written.clear()
 

@@ -35,14 +35,15 @@ def raise_factor(machine: FactorMachine) -> Steps[None]:
 def _raise(machine: FactorMachine, topic: str, wanted: int) -> Steps[None]:
     if topic in machine.deletions:
         return
-    able = {number: one for number, one in machine.brokers.items() if number not in machine.leaving}
+    able = {number: broker for number, broker in machine.brokers.items() if number not in machine.leaving}
     factor = min(wanted, len(able))
     records = _records(machine, topic)
     assigned = {key: machine.assignments.newest(key, record) for key, record in records.items()}
     short = [
         key
-        for key, one in assigned.items()
-        if len(one.replicas) < factor and not set(one.removing) & set(one.replicas)  # a move ends first
+        for key, record in assigned.items()
+        if len(record.replicas) < factor
+        and not set(record.removing) & set(record.replicas)  # a move ends first
     ]
     if not short:
         return
@@ -61,7 +62,7 @@ def _raise(machine: FactorMachine, topic: str, wanted: int) -> Steps[None]:
 def missing(machine: FactorMachine) -> int:
     """Replicas that the partitions of __consumer_offsets lack of the factor; those being copied are missing."""
     factor, records = machine.settings.offsets_factor, _records(machine, OFFSETS_TOPIC)
-    return sum(max(0, factor - len(reassignment.origin(one))) for one in records.values())
+    return sum(max(0, factor - len(reassignment.origin(record))) for record in records.values())
 
 
 def _factors(machine: FactorMachine) -> Mapping[str, int]:
@@ -81,9 +82,11 @@ def _best(
     brokers: Mapping[int, BrokerRecord],
     load: Mapping[int, int],
 ) -> int:
-    racks = Counter(_rack(brokers[one]) for one in replicas if one in brokers)
+    racks = Counter(_rack(brokers[replica]) for replica in replicas if replica in brokers)
     return min(
-        (racks[_rack(one)], load[number], number) for number, one in able.items() if number not in replicas
+        (racks[_rack(broker)], load[number], number)
+        for number, broker in able.items()
+        if number not in replicas
     )[2]
 
 

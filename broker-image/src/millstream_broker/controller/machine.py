@@ -207,15 +207,17 @@ class ControllerMachine:
     def _brokers_changed(self, event: BrokersChanged) -> Steps[None]:
         before, self.brokers = self.brokers, dict(event.brokers)
         self._known_brokers |= self.brokers.keys()
-        ended = {one for one, broker in before.items() if _epoch(self.brokers, one) != broker.epoch}
-        arrived = {one for one, broker in self.brokers.items() if _epoch(before, one) != broker.epoch}
+        ended = {number for number, broker in before.items() if _epoch(self.brokers, number) != broker.epoch}
+        arrived = {
+            number for number, broker in self.brokers.items() if _epoch(before, number) != broker.epoch
+        }
         for broker in ended:
             yield from self._broker_ended(broker)
         for broker in sorted(arrived):
             yield from self._broker_arrived(self.brokers[broker])
         if ended or arrived:  # for partitions whose logs are compared, all brokers count
             self.partitions.dirty.update(self._recovery.undecided())
-        others = tuple(one for one in self.brokers if one not in arrived)
+        others = tuple(number for number in self.brokers if number not in arrived)
         if others and before != self.brokers:
             self.out.append(Push(others, ()))
 
@@ -255,7 +257,7 @@ class ControllerMachine:
         return stops
 
     def _accept(self) -> None:
-        for broker in [one for one, waiting in self._unaccepted.items() if not waiting]:
+        for broker in [number for number, waiting in self._unaccepted.items() if not waiting]:
             del self._unaccepted[broker]
             self.out.append(AcceptBroker(self.brokers[broker]))
 
@@ -267,7 +269,7 @@ class ControllerMachine:
     # Topics
 
     def _topics_changed(self, event: TopicsChanged) -> Steps[None]:
-        for name in [one for one in self.topics if one not in event.present]:
+        for name in [topic for topic in self.topics if topic not in event.present]:
             yield from self._forget(name)
         yield from self._add_topics(event.topics)
         if not self._to_delete.isdisjoint(event.topics):

@@ -66,14 +66,14 @@ def check_assignment(replicas: Sequence[int], brokers: Collection[int]) -> None:
     """Raises ApiError INVALID_REPLICA_ASSIGNMENT, in Kafka's words, for replicas that a partition cannot have."""
     problem = None if replicas else "an empty replica list."
     before = None
-    for one in sorted(replicas):
-        if one not in brokers:
-            problem = f"broker {one}, but no such broker is registered."
-        elif one == before:
-            problem = f"the broker {one} more than once."
+    for replica in sorted(replicas):
+        if replica not in brokers:
+            problem = f"broker {replica}, but no such broker is registered."
+        elif replica == before:
+            problem = f"the broker {replica} more than once."
         if problem is not None:
             break
-        before = one
+        before = replica
     if problem is not None:
         message = f"The manual partition assignment includes {problem}"
         raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)

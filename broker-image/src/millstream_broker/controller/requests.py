@@ -54,7 +54,7 @@ class Requests:
         if request is None:
             return
         for key in request.waiting:
-            waiting = [one for one in self._by_key.get(key, ()) if one[0] is not request]
+            waiting = [entry for entry in self._by_key.get(key, ()) if entry[0] is not request]
             if waiting:
                 self._by_key[key] = waiting
             else:

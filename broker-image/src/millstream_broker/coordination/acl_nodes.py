@@ -31,7 +31,7 @@ from .tree import TreeError
 
 LITERAL_CHANGES = "/kafka-acl-changes"
 EXTENDED_CHANGES = "/kafka-acl-extended-changes"
-TYPES = tuple(one for one in ResourceType if one > ResourceType.ANY)
+TYPES = tuple(resource_type for resource_type in ResourceType if resource_type > ResourceType.ANY)
 ROOTS = {PatternType.LITERAL: "/kafka-acl", PatternType.PREFIXED: "/kafka-acl-extended/prefixed"}
 ALWAYS = (
     *(f"{root}/{resource_type.title}" for root in ROOTS.values() for resource_type in TYPES),

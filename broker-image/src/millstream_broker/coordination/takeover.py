@@ -64,9 +64,13 @@ def find_old(folder: Path) -> Old | None:
 def _topic(name: str, topic: Mapping[str, Any]) -> TopicRecord:
     partitions = tuple(
         PartitionRecord(
-            tuple(one["replicas"]), one["leader"], one["leader_epoch"], tuple(one["isr"]), one["version"]
+            tuple(partition["replicas"]),
+            partition["leader"],
+            partition["leader_epoch"],
+            tuple(partition["isr"]),
+            partition["version"],
         )
-        for one in topic["partitions"]
+        for partition in topic["partitions"]
     )
     return TopicRecord(name, uuid.UUID(topic["id"]), partitions, topic["config"])
 
@@ -80,8 +84,8 @@ async def take_over(nodes: Store, old: Old, broker_id: int) -> None:
         tree.CLUSTER_ID: tree.cluster_id_json(old.cluster_id),
     }
     more |= {
-        tree.config_path(tree.broker_entity(one)): tree.config_json(config)
-        for one, config in old.broker_configs.items()
+        tree.config_path(tree.broker_entity(broker)): tree.config_json(config)
+        for broker, config in old.broker_configs.items()
     }
     more[tree.generations_path(broker_id)] = tree.generations_json(old.generations)
     for path, data in more.items():
@@ -99,7 +103,7 @@ async def add_topics(nodes: Store, topics: Iterable[TopicRecord]) -> None:
     there = set(await nodes.children(tree.TOPICS) or ())
     new = [topic for topic in topics if topic.name not in there]
     for at in range(0, len(new), AT_ONCE):
-        await nodes.multi([one for topic in new[at : at + AT_ONCE] for one in _create(topic)])
+        await nodes.multi([operation for topic in new[at : at + AT_ONCE] for operation in _create(topic)])
 
 
 def _create(topic: TopicRecord) -> Iterable[Operation]:

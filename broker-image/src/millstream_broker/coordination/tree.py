@@ -155,13 +155,15 @@ def _wrong(path: str, data: bytes, error: Exception) -> TreeError:
 
 
 def broker_json(broker: BrokerRecord, now_ms: int | None = None) -> bytes:
-    plaintext = next((one for one in broker.listeners if one.protocol == "PLAINTEXT"), None)
+    plaintext = next((listener for listener in broker.listeners if listener.protocol == "PLAINTEXT"), None)
     rack = {} if broker.rack is None else {"rack": broker.rack}
     return _dump(
         {
             "features": {},
-            "listener_security_protocol_map": {one.name: one.protocol for one in broker.listeners},
-            "endpoints": [str(one) for one in broker.listeners],
+            "listener_security_protocol_map": {
+                listener.name: listener.protocol for listener in broker.listeners
+            },
+            "endpoints": [str(listener) for listener in broker.listeners],
             "jmx_port": -1,
             "port": plaintext.port if plaintext else -1,
             "host": plaintext.host if plaintext else None,
@@ -209,7 +211,7 @@ def topic_json(topic: TopicRecord) -> bytes:
     """The topic's JSON without `json.dumps`, which would hold up the loop for 4 ms with 10,000 partitions."""
 
     def of(field: str) -> str:
-        pairs = ((index, getattr(one, field)) for index, one in enumerate(topic.partitions))
+        pairs = ((index, getattr(partition, field)) for index, partition in enumerate(topic.partitions))
         lists = (
             f'"{index}":[{",".join(map(str, ids))}]' for index, ids in pairs if ids or field == "replicas"
         )
@@ -412,7 +414,9 @@ def isr_change_json(partitions: Iterable[TopicPartition]) -> bytes:
 
 def isr_change_from(path: str, data: bytes) -> list[TopicPartition]:
     try:
-        return [(one["topic"], int(one["partition"])) for one in _load(path, data)["partitions"]]
+        return [
+            (partition["topic"], int(partition["partition"])) for partition in _load(path, data)["partitions"]
+        ]
     except (KeyError, TypeError, ValueError) as error:
         raise _wrong(path, data, error) from None
 
@@ -428,7 +432,9 @@ def generations_json(generations: Mapping[str, int]) -> bytes:
 
 def generations_from(path: str, data: bytes) -> dict[str, int]:
     try:
-        return {one: int(generation) for one, generation in _load(path, data)["generations"].items()}
+        return {
+            directory: int(generation) for directory, generation in _load(path, data)["generations"].items()
+        }
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise _wrong(path, data, error) from None
 

@@ -45,11 +45,11 @@ def read(request: UpdateMetadataRequest) -> Steps[list[AnnouncedTopic]]:
     read = []
     for topic in request.topic_states:
         partitions: dict[int, PartitionRecord] = {}
-        for one in topic.partition_states:
-            if one.leader == LEADER_DURING_DELETE:
+        for partition in topic.partition_states:
+            if partition.leader == LEADER_DURING_DELETE:
                 read.append(AnnouncedTopic(topic.topic_name, topic.topic_id, None))
                 break
-            partitions[one.partition_index] = _partition(one)
+            partitions[partition.partition_index] = _partition(partition)
             yield
         else:
             read.append(AnnouncedTopic(topic.topic_name, topic.topic_id, partitions))
@@ -132,8 +132,10 @@ def _partition(announced: UpdateMetadataPartitionState) -> PartitionRecord:
 
 def _broker(before: BrokerRecord | None, announced: UpdateMetadataBroker) -> BrokerRecord:
     listeners = tuple(
-        Listener(one.listener, one.host, one.port, SECURITY_PROTOCOLS[one.security_protocol])
-        for one in announced.endpoints
+        Listener(
+            endpoint.listener, endpoint.host, endpoint.port, SECURITY_PROTOCOLS[endpoint.security_protocol]
+        )
+        for endpoint in announced.endpoints
     )
     now = BrokerRecord(announced.id, listeners, announced.rack, announced.epoch)
     return before if before == now else now

@@ -107,8 +107,8 @@ async def add_partitions(nodes: Store, known: TopicRecord, partitions: tuple[Par
     stored = await topic_nodes.decoded(name, node.data)
     if stored.topic_id != known.topic_id:
         raise Conflict(f"the topic {name} is another one now")
-    added = [one.replicas for one in stored.partitions[count:]]
-    if added == [one.replicas for one in partitions]:
+    added = [partition.replicas for partition in stored.partitions[count:]]
+    if added == [partition.replicas for partition in partitions]:
         return  # written, and the response was lost
     if added:
         raise ApiError(ErrorCode.INVALID_PARTITIONS, f"{name} is given partitions by somebody else")
@@ -236,7 +236,7 @@ async def read_versions(
     names = list({name for name, _, _ in partitions})
     topics = zip(names, await nodes.get_all(map(tree.topic_path, names)), strict=True)
     ids = {name: tree.topic_id_from(name, node.data) for name, node in topics if node is not None}
-    requested = [one for one in partitions if ids.get(one[0]) == one[1]]
+    requested = [partition for partition in partitions if ids.get(partition[0]) == partition[1]]
     states = await nodes.get_all(tree.state_path(name, index) for name, _, index in requested)
     return {
         (of, index): (tree.leader_epoch_from(tree.state_path(name, index), node.data), node.version)

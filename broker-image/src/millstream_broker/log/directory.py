@@ -270,7 +270,7 @@ class LogDir:
         """Mark a clean stop, with every log closed. Blocking. LogDirError."""
         text = f"version=0\nsynced={'true' if synced else 'false'}\n"
         logs = [log for log in self.all_logs().values() if not log.is_deleted]
-        if found := [one for one in map(summaries.of, logs) if one is not None]:
+        if found := [summary for summary in map(summaries.of, logs) if summary is not None]:
             try:
                 text += f"{summaries.KEY}={summaries.store(str(self.path), found)}\n"
             except OSError as error:

@@ -72,13 +72,13 @@ class Inventory:
     ) -> None:
         """Read the files of these directories, and write them anew with the logs found there."""
         self._directories = list(directories)
-        noted = [read for one in self._directories if (read := _read(one)) is not None]
+        noted = [read for directory in self._directories if (read := _read(directory)) is not None]
         latest = max((start for start, _ in noted), default=0)
         for start, logs in noted:
             if start == latest:
-                self._logs |= {one: place for one, place in logs.items() if one not in strays}
+                self._logs |= {key: place for key, place in logs.items() if key not in strays}
         self.is_known = bool(noted)
-        self.missing = {one: place for one, place in self._logs.items() if one not in found}
+        self.missing = {key: place for key, place in self._logs.items() if key not in found}
         self._logs |= found
         self._start = latest + 1
         with self._lock:
@@ -86,7 +86,11 @@ class Inventory:
 
     def owner(self, place: Place, partition: int) -> uuid.UUID | None:
         """The topic id of the log that was there; None if it is not missing, or may be one of several."""
-        owners = [one for (one, index), noted in self.missing.items() if (index, noted) == (partition, place)]
+        owners = [
+            topic_id
+            for (topic_id, index), noted in self.missing.items()
+            if (index, noted) == (partition, place)
+        ]
         return owners[0] if len(owners) == 1 else None
 
     def add(self, topic_id: uuid.UUID | None, partition: int, place: Place) -> None:
@@ -116,7 +120,7 @@ class Inventory:
                     self._failed(directory, error)
 
     def _write_anew(self) -> None:
-        lines = [_line(*one, place) for one, place in self._logs.items()]
+        lines = [_line(*key, place) for key, place in self._logs.items()]
         data = "".join([f"{FORMAT} {self._start}\n", *lines]).encode()
         for directory in self._directories:
             try:
@@ -132,7 +136,7 @@ class Inventory:
     def leave(self, directory: Path) -> None:
         """The directory is offline; its logs stay noted in the others."""
         with self._lock:
-            self._directories = [one for one in self._directories if one != directory]
+            self._directories = [other for other in self._directories if other != directory]
 
 
 def _line(topic_id: uuid.UUID, partition: int, place: Place) -> str:

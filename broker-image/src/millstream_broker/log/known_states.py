@@ -105,11 +105,11 @@ class KnownStates:
     def leave(self, directory: Path) -> None:
         """The directory is offline."""
         with self._lock:
-            self._directories = [one for one in self._directories if one != directory]
+            self._directories = [other for other in self._directories if other != directory]
 
     def _write_anew(self) -> None:
         known = self._known.copy()
-        data = "".join([f"{FORMAT}\n", *(self._line(*one) for one in known.items())]).encode()
+        data = "".join([f"{FORMAT}\n", *(self._line(*entry) for entry in known.items())]).encode()
         for directory in self._directories:
             try:
                 write_atomically(str(directory / FILE_NAME), data, sync=False)
@@ -154,9 +154,9 @@ def forgotten(
     an older copy.
     """
     return {
-        key: max(one.leader_epoch - stored[key].leader_epoch, 1)
-        for key, one in known.items()
-        if key in stored and contradicts(one, stored[key])
+        key: max(state.leader_epoch - stored[key].leader_epoch, 1)
+        for key, state in known.items()
+        if key in stored and contradicts(state, stored[key])
     }
 
 

@@ -132,7 +132,7 @@ class LogManager(LogDirs):
             for key, log in home.logs.items()
             if log.topic_id is not None
         }
-        strays = {(one.topic_id, one.partition) for one in self.strays if one.topic_id is not None}
+        strays = {(stray.topic_id, stray.partition) for stray in self.strays if stray.topic_id is not None}
         homes = {home.path: home for home in self.dirs}
         self.inventory.failed = self.states.failed = lambda directory, error: homes[directory].check(error)
         self.inventory.begin(homes, found, strays)
@@ -152,7 +152,9 @@ class LogManager(LogDirs):
 
         An empty one stays as it is: it may stand for a log that is gone.
         """
-        unknown = [(home, *one) for home in self.dirs for one in home.logs.items() if one[1].topic_id is None]
+        unknown = [
+            (home, *entry) for home in self.dirs for entry in home.logs.items() if entry[1].topic_id is None
+        ]
         for home, (topic, partition), log in unknown:
             owner = self.inventory.owner(Place(topic, str(home.path)), partition)
             if owner is not None and log.log_end_offset > log.log_start_offset:
@@ -217,7 +219,7 @@ class LogManager(LogDirs):
 
     def logs(self) -> list[tuple[TopicPartition, Log]]:
         """Every log as of now. Any thread: logs may come and go while the caller goes through them."""
-        return [one for home in list(self.dirs) for one in home.all_logs().items()]
+        return [entry for home in list(self.dirs) for entry in home.all_logs().items()]
 
     def __iter__(self) -> Iterator[Log]:
         return iter([log for home in list(self.dirs) for log in home.all_logs().values()])
@@ -286,8 +288,8 @@ class LogManager(LogDirs):
         """None if somebody has removed the strays. Blocking. LogDirError."""
         home = homes[next(iter(strays)).path.parent]
         try:
-            for one in homes:
-                path = one / f"{key[0]}-{key[1]}"
+            for directory in homes:
+                path = directory / f"{key[0]}-{key[1]}"
                 if path.exists():
                     self.strays.add_folder(path, key, "is not the log in use")
             log = self.strays.take_back(key, strays, self.config_of(key[0]), lambda path: homes[path.parent])
@@ -388,8 +390,8 @@ class LogManager(LogDirs):
         while released:
             self._take_away(released.pop())
 
-    def _take_away(self, one: Released) -> None:
-        home, key, log, stray, is_replaced = one
+    def _take_away(self, released: Released) -> None:
+        home, key, log, stray, is_replaced = released
         home.rolled.discard(log)
         home.moved.discard(log)
         self.inventory.remove(log.topic_id, key[1])  # first: a log that is found again is noted again

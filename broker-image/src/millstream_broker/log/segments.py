@@ -289,7 +289,9 @@ class Segments:
 
     def loading(self, offset: int, max_bytes: int, upper: int, log_end_offset: int) -> Callable[[], None]:
         """A function to run in a thread: it loads what `read` needs, besides the records, into the page cache."""
-        segments = [(one, self.end_of(one, log_end_offset)) for one in self.from_offset(offset)[:2]]
+        segments = [
+            (segment, self.end_of(segment, log_end_offset)) for segment in self.from_offset(offset)[:2]
+        ]
 
         def load() -> None:
             self.aborted.load(segments[0][0].base_offset)

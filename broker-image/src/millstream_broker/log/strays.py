@@ -154,7 +154,7 @@ class Strays:
     def _drop(self, path: Path) -> None:
         if (stray := self._strays.pop(path, None)) is not None:
             key = stray.topic_id, stray.partition
-            self._of[key] = [one for one in self._of[key] if one != stray]
+            self._of[key] = [other for other in self._of[key] if other != stray]
             self._known.pop(path, None)
             self._ends.pop(path, None)
 
@@ -163,9 +163,9 @@ class Strays:
         if topic_id is None:
             return []
         return [
-            one
-            for one in self._of.get((topic_id, partition), ())
-            if one.path.parent in homes and not one.is_replaced
+            stray
+            for stray in self._of.get((topic_id, partition), ())
+            if stray.path.parent in homes and not stray.is_replaced
         ]
 
     def end(self, stray: Stray) -> LogEnd:
@@ -188,7 +188,11 @@ class Strays:
     ) -> Log | None:
         """The most complete of a partition's strays, its log again; None if all are gone. Blocking. OSError."""
         with self._opening:
-            strays = [one for one in strays if self._strays.get(one.path) == one and self._exists(one.path)]
+            strays = [
+                stray
+                for stray in strays
+                if self._strays.get(stray.path) == stray and self._exists(stray.path)
+            ]
             if not strays:
                 return None
             best = max(strays, key=self.end) if len(strays) > 1 else strays[0]
@@ -202,7 +206,7 @@ class Strays:
 
     def forget(self, home: Path) -> None:
         """The directory is offline."""
-        for path in [one for one in self._strays if one.parent == home]:
+        for path in [folder for folder in self._strays if folder.parent == home]:
             self._drop(path)
 
     def _exists(self, path: Path) -> bool:
@@ -214,7 +218,7 @@ class Strays:
 
     def delete(self, topic_id: uuid.UUID, partition: int) -> list[Path]:
         """The topic of this id was deleted: forget its strays of this partition; returns the folders to remove."""
-        gone = [one.path for one in self._of.get((topic_id, partition), ())]
+        gone = [stray.path for stray in self._of.get((topic_id, partition), ())]
         for path in gone:
             self._drop(path)
         return gone
@@ -238,9 +242,9 @@ class Strays:
         """The strays that are older than this, and that this process has known for an hour."""
         now = self._clock()
         return [
-            one
-            for one in self
-            if now_ms - one.since_ms >= retention_ms and now - self._known.get(one.path, now) >= KNOWN_S
+            stray
+            for stray in self
+            if now_ms - stray.since_ms >= retention_ms and now - self._known.get(stray.path, now) >= KNOWN_S
         ]
 
     def refresh(self) -> None:

@@ -126,7 +126,8 @@ def reopen(
 def store(directory: str, summaries: Iterable[Summary]) -> str:
     """Write the summaries of a log directory; returns their checksum. Blocking. Raises OSError."""
     rows = [
-        (one.folder, None if one.topic_id is None else uuid_text(one.topic_id), *one[2:]) for one in summaries
+        (summary.folder, None if summary.topic_id is None else uuid_text(summary.topic_id), *summary[2:])
+        for summary in summaries
     ]
     data = json.dumps(rows, separators=(",", ":")).encode()
     write_atomically(f"{directory}/{FILE_NAME}", data)

@@ -60,7 +60,7 @@ class Metadata:
         if "." not in name and "_" not in name:
             return None
         if self._collisions is None:
-            self._collisions = {plain_name(one): one for one in self.topics}
+            self._collisions = {plain_name(name): name for name in self.topics}
         other = self._collisions.get(plain_name(name))
         return None if other == name else other
 

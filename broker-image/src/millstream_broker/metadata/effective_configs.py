@@ -221,14 +221,19 @@ class EffectiveConfigs:
         self, layers: Mapping[Place, str], last_valid: Callable[[Place], str | None] = lambda place: None
     ) -> tuple[BrokerConfig, dict[Place, str], list[ConfigError]]:
         def build(texts: Mapping[Place, str]) -> BrokerConfig:
-            cluster, own = ({name: text for (of, name), text in texts.items() if of is one} for one in LAYERS)
+            cluster, own = (
+                {name: text for (of, name), text in texts.items() if of is layer} for layer in LAYERS
+            )
             return self._broker.with_dynamic(cluster, own)
 
         return resolved(build, layers, LAYERS, last_valid)
 
     def _brokers(self, stored: BrokerConfigs) -> list[int]:
         """This broker and those that have settings of their own."""
-        return [self._broker_id, *(one for one in stored if one is not None and one != self._broker_id)]
+        return [
+            self._broker_id,
+            *(broker_id for broker_id in stored if broker_id is not None and broker_id != self._broker_id),
+        ]
 
 
 def resolved(

@@ -113,7 +113,7 @@ class _Topics:
         self._texts: dict[str, tuple[TopicRecord, bytes]] = {}
         if before is not None and before._resembles(metadata, offline):
             get = metadata.topics.get
-            self._texts = {name: one for name, one in before._texts.items() if get(name) is one[0]}
+            self._texts = {name: text for name, text in before._texts.items() if get(name) is text[0]}
 
     def _resembles(self, metadata: Metadata, offline: frozenset[tuple[str, int]]) -> bool:
         """Whether both states describe an unchanged topic alike."""
@@ -153,9 +153,9 @@ class _Topics:
                 self.joined = Encoded(len(everything), b"".join(everything))
             return self.joined
         parts = []
-        for one in requested:
+        for topic in requested:
             parts.append(
-                texts[one.name][1] if isinstance(one, TopicRecord) else TOPIC.encode(self._version, one)
+                texts[topic.name][1] if isinstance(topic, TopicRecord) else TOPIC.encode(self._version, topic)
             )
             yield
         return Encoded(len(parts), b"".join(parts))

@@ -34,10 +34,10 @@ def adopted(found: Iterable[Found], logs: LogManager, broker_id: int) -> list[To
     Their configuration is lost: until they are configured again, nothing is deleted from them.
     """
     topics: dict[str, tuple[uuid.UUID, dict[int, int]]] = {}
-    for one in found:
-        _, epochs = topics.setdefault(one.topic, (one.topic_id or uuid.uuid4(), {}))
-        log = logs.get(one.topic, one.partition)
-        epochs[one.partition] = 0 if log is None else log.epochs.latest + 1
+    for entry in found:
+        _, epochs = topics.setdefault(entry.topic, (entry.topic_id or uuid.uuid4(), {}))
+        log = logs.get(entry.topic, entry.partition)
+        epochs[entry.partition] = 0 if log is None else log.epochs.latest + 1
     return [
         TopicRecord(
             name,

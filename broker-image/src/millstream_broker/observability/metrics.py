@@ -94,24 +94,24 @@ class _Tally:
     """Bytes of the logs in each usable directory."""
     offline_directories: list[Path] = field(default_factory=list)
 
-    def add(self, one: Partition | Follower) -> None:
-        log = one.log
-        self.sizes[one.topic] = self.sizes.get(one.topic, 0) + log.size
-        self.ends[one.topic, str(one.index)] = log.log_end_offset
+    def add(self, replica: Partition | Follower) -> None:
+        log = replica.log
+        self.sizes[replica.topic] = self.sizes.get(replica.topic, 0) + log.size
+        self.ends[replica.topic, str(replica.index)] = log.log_end_offset
         self.uncleanable += log.uncleanable
         self.offline += log.offline is not None
-        if isinstance(one, Partition):
-            in_sync = len(one.record.isr)
+        if isinstance(replica, Partition):
+            in_sync = len(replica.record.isr)
             self.led += 1
-            self.under_replicated += in_sync < len(one.record.replicas)
-            self.under_min_isr += in_sync < one.min_insync_replicas
+            self.under_replicated += in_sync < len(replica.record.replicas)
+            self.under_min_isr += in_sync < replica.min_insync_replicas
             producers = log.producers
             self.open_transactions += producers.transactions.open_count
             self.late_transactions += producers.has_late_transaction(
                 self.now_ms, self.max_transaction_timeout_ms
             )
-            if one.isr is not None:
-                self.max_lag = max(self.max_lag, one.isr.max_lag())
+            if replica.isr is not None:
+                self.max_lag = max(self.max_lag, replica.isr.max_lag())
 
 
 class Metrics:
@@ -154,11 +154,11 @@ class Metrics:
         async with self._scraping:
             page = Page(TABLE)
             found = _Tally(int(time.time() * 1000), self._transactions.max_timeout_ms)
-            async for one in cooperatively(list(self._replicas.all())):
-                found.add(one)
-                self._received.add(one, one.received_bytes)
-                self._sent.add(one, one.sent_bytes)
-                self._replicated.add(one, one.replicated_bytes)
+            async for replica in cooperatively(list(self._replicas.all())):
+                found.add(replica)
+                self._received.add(replica, replica.received_bytes)
+                self._sent.add(replica, replica.sent_bytes)
+                self._replicated.add(replica, replica.replicated_bytes)
             for sums in (self._received, self._sent, self._replicated):
                 sums.over(self._replicas.metadata.topics.keys())
             found.by_topic = {

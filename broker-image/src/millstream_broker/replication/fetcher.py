@@ -260,7 +260,9 @@ class Fetcher:
 
     def _report_starts(self) -> None:
         """Request again the partitions whose log start is durable by now."""
-        owing = {key: one for key in self._moved if (one := self._followers.get(key)) and one.owes_start}
+        owing = {
+            key: moved for key in self._moved if (moved := self._followers.get(key)) and moved.owes_start
+        }
         self._moved = {*owing}
         for key, follower in owing.items():
             if follower.may_report_start and key not in self._later:

@@ -39,7 +39,7 @@ def eligible_leaders(record: PartitionRecord, isr: Collection[int], min_isr: int
     if len(isr) >= min(min_isr, len(record.replicas)):
         return ()
     had_all = {*record.isr, *record.elr}
-    return tuple(one for one in record.replicas if one in had_all and one not in isr)
+    return tuple(replica for replica in record.replicas if replica in had_all and replica not in isr)
 
 
 class ReplicaState:
@@ -107,9 +107,9 @@ class Isr:
         self._settled = True
         self._log_end = self._epoch_start = log_end
         self.followers = {
-            one: ReplicaState(now_ms if one in record.isr else UNKNOWN)
-            for one in record.replicas
-            if one != self.broker_id
+            replica: ReplicaState(now_ms if replica in record.isr else UNKNOWN)
+            for replica in record.replicas
+            if replica != self.broker_id
         }
 
     # State
@@ -126,7 +126,7 @@ class Isr:
 
     def max_lag(self) -> int:
         """The largest number of records that any follower still has to fetch."""
-        ends = [max(one.log_end, 0) for one in self.followers.values()]
+        ends = [max(follower.log_end, 0) for follower in self.followers.values()]
         return max(0, self._log_end - min(ends, default=self._log_end))
 
     # Events
@@ -138,7 +138,9 @@ class Isr:
 
     def low_watermark(self, log_start: int) -> int:
         """The largest log start among the leader, whose log starts there, and all live followers."""
-        starts = [one.log_start for replica, one in self.followers.items() if replica in self._alive]
+        starts = [
+            follower.log_start for replica, follower in self.followers.items() if replica in self._alive
+        ]
         return min(log_start, *starts) if starts else log_start
 
     def fetched(self, replica: int, offset: int, log_end: int, now_ms: int, log_start: int = UNKNOWN) -> None:
@@ -198,9 +200,9 @@ class Isr:
     def _keep_followers(self) -> None:
         """Replicas may come and go within an epoch (reassignment)."""
         self.followers = {
-            one: self.followers.get(one) or ReplicaState(UNKNOWN)
-            for one in self.record.replicas
-            if one != self.broker_id
+            replica: self.followers.get(replica) or ReplicaState(UNKNOWN)
+            for replica in self.record.replicas
+            if replica != self.broker_id
         }
 
     def set_alive(self, alive: Collection[int]) -> None:
@@ -224,7 +226,9 @@ class Isr:
         """Whether each replica that may be the next leader has exactly the leader's log."""
         may_lead = self.maximal.union(self.record.elr)
         return all(
-            one.log_end == self._log_end for replica, one in self.followers.items() if replica in may_lead
+            follower.log_end == self._log_end
+            for replica, follower in self.followers.items()
+            if replica in may_lead
         )
 
     # The ISR
@@ -240,9 +244,9 @@ class Isr:
         else:
             isr = self._wanted(now_ms)
             elr = tuple(
-                one
-                for one in eligible_leaders(self.record, isr, self.min_isr)
-                if one not in self.followers or not self._has_lost_records(self.followers[one])
+                replica
+                for replica in eligible_leaders(self.record, isr, self.min_isr)
+                if replica not in self.followers or not self._has_lost_records(self.followers[replica])
             )
             if set(isr) == set(self.record.isr) and set(elr) == set(self.record.elr):
                 return None

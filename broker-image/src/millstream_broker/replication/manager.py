@@ -190,7 +190,7 @@ class ReplicaManager:
     def _forget(self, state: ClusterState, before: ClusterState, deleted: Collection[uuid.UUID]) -> None:
         """Forget deleted topics, including those whose names have been taken again."""
         self.lost.forget(deleted)
-        self._removed = {one: of for one, of in self._removed.items() if one[0] not in deleted}
+        self._removed = {key: of for key, of in self._removed.items() if key[0] not in deleted}
         for key in list(self._replicas.unopened):
             found = topic_id(state, key[0])
             if found == ZERO_UUID or found != topic_id(before, key[0]):
@@ -344,7 +344,7 @@ class ReplicaManager:
         async with self._following:
             topics = self._replicas.metadata.topics
             missing = [(topics[name], index) for name, index in self._replicas.unopened if name in topics]
-            await self._bring_up([one for one in missing if not self.lost.includes(*one)])
+            await self._bring_up([partition for partition in missing if not self.lost.includes(*partition)])
 
     async def _bring_up(self, new: list[tuple[TopicRecord, int]]) -> None:
         """Open or create the logs of these partitions; those where it fails are offline."""
@@ -418,13 +418,13 @@ class ReplicaManager:
 
         This covers logs that are not served yet, too: `follow` must not recreate them in another directory.
         """
-        for one in logs:
-            key = one.topic, one.partition
+        for found in logs:
+            key = found.topic, found.partition
             held = self._replicas.held(key)
             if held is None:
-                self.lost.add(one.topic_id or self._replicas.topic_id(one.topic), one.partition)
+                self.lost.add(found.topic_id or self._replicas.topic_id(found.topic), found.partition)
             else:
-                self.lost.add(held.topic_id, one.partition)
+                self.lost.add(held.topic_id, found.partition)
                 self._replicas.unopened[key] = reason
                 self._roles.stop(key, ErrorCode.KAFKA_STORAGE_ERROR)
 
@@ -434,9 +434,9 @@ class ReplicaManager:
         `known` reads topics as they are stored. What this broker has been told is not enough: it may not know all yet.
         """
         unserved = {
-            key: one.topic_id
-            for key, one in self._logs.logs()
-            if self._replicas.held(key) is None and one.topic_id is not None
+            key: found.topic_id
+            for key, found in self._logs.logs()
+            if self._replicas.held(key) is None and found.topic_id is not None
         }
         missing = dict(self._logs.inventory.missing)
         names = {name for name, _ in unserved} | {place.topic for place in missing.values()}

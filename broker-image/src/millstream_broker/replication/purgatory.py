@@ -115,7 +115,7 @@ class Purgatory:
 
     def truncated(self, offset: int) -> None:
         """The records from `offset` on are in no valid log: end with NOT_LEADER_OR_FOLLOWER, which means just that."""
-        self._end([one for one in self._waiting if one[0] >= offset], ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        self._end([entry for entry in self._waiting if entry[0] >= offset], ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def fail(self, code: ErrorCode) -> None:
         """This broker will not learn the fate of the records: they are appended, and the next leader may keep them.
@@ -134,7 +134,7 @@ class Purgatory:
         """One timer covers the earliest deadline, which may belong to a request that has ended since."""
         loop = asyncio.get_running_loop()
         now, self._timer = loop.time(), None
-        self._end([one for one in self._waiting if one[1] <= now], ErrorCode.REQUEST_TIMED_OUT)
+        self._end([entry for entry in self._waiting if entry[1] <= now], ErrorCode.REQUEST_TIMED_OUT)
         earliest = min((deadline for _, deadline, _ in self._waiting), default=float("inf"))
         if earliest < float("inf"):
             self._timer, self._timer_at = loop.call_at(earliest, self._time_is_up), earliest
@@ -144,7 +144,7 @@ class Purgatory:
             self._waiting.clear()
         elif ended:
             gone = set(ended)
-            self._waiting = deque(one for one in self._waiting if one not in gone)
+            self._waiting = deque(entry for entry in self._waiting if entry not in gone)
         for _, _, delayed in ended:
             delayed.end(ApiError(code))
 

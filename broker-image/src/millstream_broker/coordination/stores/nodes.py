@@ -121,10 +121,10 @@ class GroupCommit:
         before: dict[str, tuple[bool, Stored | None]] = {}
         more: dict[str, int] = defaultdict(int)
         results = []
-        is_change = any(not isinstance(one, Check) for one in operations)
-        for index, one in enumerate(operations):
+        is_change = any(not isinstance(operation, Check) for operation in operations)
+        for index, operation in enumerate(operations):
             try:
-                results.append(self._carry_out(one, before, more))
+                results.append(self._carry_out(operation, before, more))
             except StoreError as error:
                 for path, (was_changed, stored) in before.items():
                     if was_changed:
@@ -138,7 +138,7 @@ class GroupCommit:
         return results
 
     def _carry_out(
-        self, one: Operation, before: dict[str, tuple[bool, Stored | None]], more: dict[str, int]
+        self, operation: Operation, before: dict[str, tuple[bool, Stored | None]], more: dict[str, int]
     ) -> Any:
         def put(path: str, stored: Stored | None) -> None:
             before.setdefault(path, (path in self.changes, self.changes.get(path)))
@@ -148,34 +148,37 @@ class GroupCommit:
             self._more[path] += by
             more[path] += by
 
-        if isinstance(one, Create):
-            above = one.path.rpartition("/")[0] or "/"
-            parent, path = self._get(above), one.path
+        if isinstance(operation, Create):
+            above = operation.path.rpartition("/")[0] or "/"
+            parent, path = self._get(above), operation.path
             if parent is None:
                 raise NoNodeError(above)
-            if one.sequence:
+            if operation.sequence:
                 path = f"{path}{parent.numbered:010}"
                 put(above, parent._replace(numbered=parent.numbered + 1))
             if self._get(path) is not None:
                 raise NodeExistsError(path)
-            owner = self._session if one.ephemeral else 0
-            put(path, Stored(Node(one.data, 0, self.zxid + 1, owner, self._now_ms)))
+            owner = self._session if operation.ephemeral else 0
+            put(path, Stored(Node(operation.data, 0, self.zxid + 1, owner, self._now_ms)))
             count(above, 1)
             return path
-        stored = self._get(one.path)
+        stored = self._get(operation.path)
         if stored is None:
-            raise NoNodeError(one.path)
-        if one.version not in (-1, stored.node.version):
-            raise BadVersionError(one.path)
-        if isinstance(one, Set):
+            raise NoNodeError(operation.path)
+        if operation.version not in (-1, stored.node.version):
+            raise BadVersionError(operation.path)
+        if isinstance(operation, Set):
             version = stored.node.version + 1
-            put(one.path, stored._replace(node=stored.node._replace(data=one.data, version=version)))
+            put(
+                operation.path,
+                stored._replace(node=stored.node._replace(data=operation.data, version=version)),
+            )
             return version
-        if isinstance(one, Delete):
-            if len(self._nodes.names(one.path)) + self._more[one.path] > 0:
-                raise NotEmptyError(one.path)
-            put(one.path, None)
-            count(one.path.rpartition("/")[0] or "/", -1)
+        if isinstance(operation, Delete):
+            if len(self._nodes.names(operation.path)) + self._more[operation.path] > 0:
+                raise NotEmptyError(operation.path)
+            put(operation.path, None)
+            count(operation.path.rpartition("/")[0] or "/", -1)
         return None
 
     def _get(self, path: str) -> Stored | None:

@@ -263,16 +263,18 @@ class ZooKeeperStore:
 
     def _commit(self, operations: Sequence[Operation]) -> AsyncResult:
         transaction = self._client.transaction()
-        for one in operations:
-            path = self._at(one.path)
-            if isinstance(one, Create):
-                transaction.create(path, one.data, self._acl(one.path), one.ephemeral, one.sequence)
-            elif isinstance(one, Set):
-                transaction.set_data(path, one.data, one.version)
-            elif isinstance(one, Delete):
-                transaction.delete(path, one.version)
+        for operation in operations:
+            path = self._at(operation.path)
+            if isinstance(operation, Create):
+                transaction.create(
+                    path, operation.data, self._acl(operation.path), operation.ephemeral, operation.sequence
+                )
+            elif isinstance(operation, Set):
+                transaction.set_data(path, operation.data, operation.version)
+            elif isinstance(operation, Delete):
+                transaction.delete(path, operation.version)
             else:
-                transaction.check(path, one.version)
+                transaction.check(path, operation.version)
         return transaction.commit_async()
 
     def _multi_results(self, operations: Sequence[Operation], results: list[Any]) -> list[Any]:
@@ -282,13 +284,13 @@ class ZooKeeperStore:
             ):
                 raise refusal(self, result) or MultiError(index, _ours(result))
         found: list[Any] = []
-        for one, result in zip(operations, results, strict=True):
+        for operation, result in zip(operations, results, strict=True):
             if isinstance(result, Exception):
                 raise MultiError(0, _ours(result))
-            if isinstance(one, Create):
+            if isinstance(operation, Create):
                 found.append(self._without_chroot(result))
             else:
-                found.append(result.version if isinstance(one, Set) else None)
+                found.append(result.version if isinstance(operation, Set) else None)
         return found
 
     # Who may use the nodes
@@ -419,7 +421,7 @@ class ZooKeeperStore:
 
     def _report(self, problem: str) -> None:
         now = self._loop.time()
-        self._reported = {one: at for one, at in self._reported.items() if now - at <= REPEAT_S}
+        self._reported = {reported: at for reported, at in self._reported.items() if now - at <= REPEAT_S}
         if problem not in self._reported:
             self._reported[problem] = now
             log.error("ZooKeeper: %s", problem)

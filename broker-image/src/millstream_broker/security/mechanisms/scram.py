@@ -135,9 +135,10 @@ class ScramExchange:
         present, proof = self._credentials(self._user), _decoded(found["proof"])
         if len(proof) != mechanism.size:
             raise self._failed()
-        right = [one for one in self._known if self._is_proof(proof, signed, one)]
+        right = [credential for credential in self._known if self._is_proof(proof, signed, credential)]
         server_signature = mechanism.hmac((right or self._known)[0].server_key, signed)
-        if not any(one in present for one in right):  # an invented one is not, and one that was just removed
+        # an invented credential is not present, nor one that was just removed
+        if not any(credential in present for credential in right):
             raise self._failed()
         answer = f"v={base64.b64encode(server_signature).decode()}"
         return Step(answer.encode(), Identity(f"User:{self._user}"))
