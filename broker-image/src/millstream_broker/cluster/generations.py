@@ -92,7 +92,7 @@ class Generations:
         """Whether coordination has an older state of a partition than this broker. Raises CoordinationError."""
         states = self._logs.states
         known = states.all()
-        requested = [(states.topics[of], of, index) for of, index in known]
+        requested = [(states.topics[topic_id], topic_id, index) for topic_id, index in known]
         found: dict[TopicIdPartition, int] = {}
         for is_newest in (False, True):  # another server may only be behind
             stored = await self._coordination.versions(requested, newest=is_newest)
@@ -100,7 +100,7 @@ class Generations:
             if not found:
                 return
         self._forgotten = {key: known[key] for key in found}
-        of, index = next(iter(found))
+        topic_id, index = next(iter(found))
         was_known, self.ahead = bool(self.ahead), max(self.ahead, *found.values())
         if was_known:
             return
@@ -109,7 +109,7 @@ class Generations:
             " states of %d partitions than this broker has seen, such as %s-%d. The controller asks all brokers for"
             " their logs, and the most complete one of each partition leads.",
             len(found),
-            states.topics[of],
+            states.topics[topic_id],
             index,
         )
 

@@ -148,7 +148,11 @@ class BrokerConfig(_Config):
         given = self._layers[ConfigSource.STATIC_BROKER]
         inert = [name for name in given if known_broker_key(name).inert]
         listeners = {text.partition("://")[0].lower() for text in self.strings("listeners")}
-        strays = [(name, of) for name in given if (of := listener_of(name)) and of not in listeners]
+        strays = [
+            (name, listener)
+            for name in given
+            if (listener := listener_of(name)) and listener not in listeners
+        ]
         of_rules = (
             []
             if self.text(AUTHORIZER)
@@ -167,7 +171,7 @@ class BrokerConfig(_Config):
             [
                 *self._without_effect,
                 *((name, "this broker has nothing for it to tune") for name in inert),
-                *((name, f"`listeners` has no listener {of.upper()}") for name, of in strays),
+                *((name, f"`listeners` has no listener {listener.upper()}") for name, listener in strays),
                 *(
                     (name, f"there are no access rules: set {AUTHORIZER} to {AUTHORIZERS[0]}")
                     for name in of_rules

@@ -101,8 +101,8 @@ def shared(record: PartitionRecord) -> PartitionRecord:
 def same_state(one: PartitionRecord, other: PartitionRecord) -> bool:
     """Whether the states are the same, whatever their versions and assignments."""
     return all(
-        getattr(one, of) == getattr(other, of)
-        for of in (
+        getattr(one, field) == getattr(other, field)
+        for field in (
             "leader",
             "leader_epoch",
             "isr",

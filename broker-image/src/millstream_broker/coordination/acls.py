@@ -85,7 +85,10 @@ class Acls:
             for pattern_type in acl_nodes.ROOTS
             for resource_type in acl_nodes.TYPES
         ]
-        paths = [f"{acl_nodes.ROOTS[pattern_type]}/{of.title}" for pattern_type, of in folders]
+        paths = [
+            f"{acl_nodes.ROOTS[pattern_type]}/{resource_type.title}"
+            for pattern_type, resource_type in folders
+        ]
         found = await self._nodes.children_of_all(paths)
         patterns = [
             acl_nodes.pattern_of(*folder, node)

@@ -52,7 +52,7 @@ def find_old(folder: Path) -> Old | None:
             path,
             data["cluster_id"],
             [_topic(name, topic) for name, topic in data["topics"].items()],
-            {int(key) if key else None: of for key, of in data["broker_configs"].items()},
+            {int(key) if key else None: config for key, config in data["broker_configs"].items()},
             data.get("generations", {}),
         )
     except FileNotFoundError:

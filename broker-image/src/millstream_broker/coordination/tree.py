@@ -383,7 +383,7 @@ def config_from(entity: str, data: bytes) -> dict[str, str]:
         if entity.startswith("users/"):  # keep credentials out of the log
             raise TreeError(f"{path} has no configuration") from None
         raise
-    return {str(key): str(of) for key, of in value.items()}
+    return {str(key): str(text) for key, text in value.items()}
 
 
 def config_change_json(entity: str) -> bytes:

@@ -239,8 +239,8 @@ async def read_versions(
     requested = [partition for partition in partitions if ids.get(partition[0]) == partition[1]]
     states = await nodes.get_all(tree.state_path(name, index) for name, _, index in requested)
     return {
-        (of, index): (tree.leader_epoch_from(tree.state_path(name, index), node.data), node.version)
-        for (name, of, index), node in zip(requested, states, strict=True)
+        (topic_id, index): (tree.leader_epoch_from(tree.state_path(name, index), node.data), node.version)
+        for (name, topic_id, index), node in zip(requested, states, strict=True)
         if node is not None
     }
 

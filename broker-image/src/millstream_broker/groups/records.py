@@ -201,21 +201,21 @@ def read_groups(
         nonlocal place
         (version,) = _VERSION.unpack_from(key)
         if version in _OFFSET_KEY_VERSIONS:
-            of = _OFFSET_KEY.decode(version, key, 2)
-            check_is_here(of.group)
-            if of.partition < 0:
-                raise ValueError(f"partition {of.partition}")
-            where = of.topic, of.partition
+            offset_key = _OFFSET_KEY.decode(version, key, 2)
+            check_is_here(offset_key.group)
+            if offset_key.partition < 0:
+                raise ValueError(f"partition {offset_key.partition}")
+            where = offset_key.topic, offset_key.partition
             place += 1
             if value is not None and producer_id != NO_PRODUCER:
-                of_producer = transactional.setdefault(producer_id, {}).setdefault(of.group, {})
+                of_producer = transactional.setdefault(producer_id, {}).setdefault(offset_key.group, {})
                 of_producer[where] = _read_offset(value, place)
             elif value is not None:
-                offsets.setdefault(of.group, {})[where] = _read_offset(value, place)
+                offsets.setdefault(offset_key.group, {})[where] = _read_offset(value, place)
             elif producer_id == NO_PRODUCER:  # a transactional tombstone deletes nothing
-                offsets.get(of.group, {}).pop(where, None)
+                offsets.get(offset_key.group, {}).pop(where, None)
                 for by_group in transactional.values():
-                    by_group.get(of.group, {}).pop(where, None)
+                    by_group.get(offset_key.group, {}).pop(where, None)
         elif version == _GROUP_KEY_VERSION:
             group_id = _GROUP_KEY.decode(version, key, 2).group
             check_is_here(group_id)

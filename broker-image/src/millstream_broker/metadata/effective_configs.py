@@ -81,13 +81,13 @@ class EffectiveConfigs:
         layers = _layers(stored, self._broker_id)
         config, in_use, problems = self._built(layers, self._in_use.get)
         for problem in problems:
-            of = [place for place in layers if place[1] in problem.keys]
-            names = sorted({name for _, name in of})
+            concerned = [place for place in layers if place[1] in problem.keys]
+            names = sorted({name for _, name in concerned})
             log.error(
                 "broker %d: the stored settings %s cannot be used: %s; in use: %s",
                 self._broker_id,
                 ", ".join(
-                    f"{name}={known_broker_key(name).shown(layers[place, name])}" for place, name in of
+                    f"{name}={known_broker_key(name).shown(layers[place, name])}" for place, name in concerned
                 ),
                 problem,
                 _shown(config, names),
@@ -222,7 +222,7 @@ class EffectiveConfigs:
     ) -> tuple[BrokerConfig, dict[Place, str], list[ConfigError]]:
         def build(texts: Mapping[Place, str]) -> BrokerConfig:
             cluster, own = (
-                {name: text for (of, name), text in texts.items() if of is layer} for layer in LAYERS
+                {name: text for (place, name), text in texts.items() if place is layer} for layer in LAYERS
             )
             return self._broker.with_dynamic(cluster, own)
 
@@ -267,8 +267,8 @@ def resolved(
 
 def _layers(stored: BrokerConfigs, broker_id: int) -> dict[Place, str]:
     """The dynamic settings of one broker."""
-    of = zip(LAYERS, (stored.get(None, {}), stored.get(broker_id, {})), strict=True)
-    return {(layer, name): text for layer, overrides in of for name, text in overrides.items()}
+    by_layer = zip(LAYERS, (stored.get(None, {}), stored.get(broker_id, {})), strict=True)
+    return {(layer, name): text for layer, overrides in by_layer for name, text in overrides.items()}
 
 
 def _shown(config: BrokerConfig | TopicConfig, names: Iterable[str]) -> str:

@@ -189,7 +189,9 @@ class Metrics:
     def _add_counters(self, page: Page) -> None:
         stats, stalls = self._stats, self._stalls
         page.add("millstream_broker_info", {(__version__,): 1})
-        page.add_histogram("millstream_request_seconds", {(name,): of for name, of in stats.apis.items()})
+        page.add_histogram(
+            "millstream_request_seconds", {(name,): histogram for name, histogram in stats.apis.items()}
+        )
         page.add_histogram("millstream_loop_stall_seconds", {(): stalls.by_clock})
         page.add_histogram("millstream_loop_stall_cpu_seconds", {(): stalls.by_processor})
         for name, value in (

@@ -91,13 +91,13 @@ class LostLogs:
             self._lost.discard(key)
 
     def misfit(
-        self, key: TopicPartition, of: uuid.UUID | None, topics: Mapping[str, TopicRecord | None]
+        self, key: TopicPartition, topic_id: uuid.UUID | None, topics: Mapping[str, TopicRecord | None]
     ) -> str:
         """Why a log of this name and topic id fits nothing; empty if it does, or if that is unknown."""
         if key[0] not in topics:
             return ""
         topic = topics[key[0]]
-        if topic is None or topic.topic_id != of or key[1] >= len(topic.partitions):
+        if topic is None or topic.topic_id != topic_id or key[1] >= len(topic.partitions):
             return "belongs to no topic that coordination knows"
         record = topic.partitions[key[1]]
         if self._replicas.broker_id not in (*record.replicas, *record.removing):

@@ -190,7 +190,7 @@ class ReplicaManager:
     def _forget(self, state: ClusterState, before: ClusterState, deleted: Collection[uuid.UUID]) -> None:
         """Forget deleted topics, including those whose names have been taken again."""
         self.lost.forget(deleted)
-        self._removed = {key: of for key, of in self._removed.items() if key[0] not in deleted}
+        self._removed = {key: epoch for key, epoch in self._removed.items() if key[0] not in deleted}
         for key in list(self._replicas.unopened):
             found = topic_id(state, key[0])
             if found == ZERO_UUID or found != topic_id(before, key[0]):
@@ -441,11 +441,13 @@ class ReplicaManager:
         missing = dict(self._logs.inventory.missing)
         names = {name for name, _ in unserved} | {place.topic for place in missing.values()}
         topics = await known(names) if names else {}
-        for (of, index), place in missing.items():
-            if self.lost.misfit((place.topic, index), of, topics):  # nobody misses it any more
-                self._logs.inventory.remove(of, index)
-                self.lost.discard(of, index)
-        strays = {key: why for key, of in unserved.items() if (why := self.lost.misfit(key, of, topics))}
+        for (of_topic, index), place in missing.items():
+            if self.lost.misfit((place.topic, index), of_topic, topics):  # nobody misses it any more
+                self._logs.inventory.remove(of_topic, index)
+                self.lost.discard(of_topic, index)
+        strays = {
+            key: why for key, of_topic in unserved.items() if (why := self.lost.misfit(key, of_topic, topics))
+        }
         async with self._following:
             for key, why in strays.items():
                 found = self._logs.get(*key)

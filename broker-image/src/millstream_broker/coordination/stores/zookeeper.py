@@ -313,7 +313,9 @@ class ZooKeeperStore:
     async def _open(self, paths: list[str]) -> list[str]:
         """Those of the nodes that everybody may use."""
         read = await self._in_flight(paths, self._send_get_acl, self._unless_gone)
-        return [path for path, of in zip(paths, read, strict=True) if of is not None and is_open(path, of[0])]
+        return [
+            path for path, acl in zip(paths, read, strict=True) if acl is not None and is_open(path, acl[0])
+        ]
 
     async def _send_get_acl(self, path: str) -> asyncio.Future[Any]:
         return await self._send(self._client.get_acls_async, self._at(path))

@@ -53,8 +53,8 @@ class _Pattern:
         self.allow: dict[str, list[_Rule]] = {}
         self.deny: dict[str, list[_Rule]] = {}
         for entry in entries:
-            of = self.allow if entry.permission_type is PermissionType.ALLOW else self.deny
-            of.setdefault(entry.principal, []).append((canonical_host(entry.host), entry.operation))
+            rules = self.allow if entry.permission_type is PermissionType.ALLOW else self.deny
+            rules.setdefault(entry.principal, []).append((canonical_host(entry.host), entry.operation))
 
     def denies(self, principal: str, host: str, operation: AclOperation) -> bool:
         return bool(self.deny) and (
@@ -71,7 +71,7 @@ class _Pattern:
 
 def _matches(rules: list[_Rule] | None, host: str, operations: Iterable[AclOperation]) -> bool:
     return rules is not None and any(
-        operation in operations and of in (WILDCARD, host) for of, operation in rules
+        operation in operations and rule_host in (WILDCARD, host) for rule_host, operation in rules
     )
 
 

@@ -143,10 +143,10 @@ class ScramExchange:
         answer = f"v={base64.b64encode(server_signature).decode()}"
         return Step(answer.encode(), Identity(f"User:{self._user}"))
 
-    def _is_proof(self, proof: bytes, signed: bytes, of: ScramCredential) -> bool:
-        signature = self._mechanism.hmac(of.stored_key, signed)
+    def _is_proof(self, proof: bytes, signed: bytes, credential: ScramCredential) -> bool:
+        signature = self._mechanism.hmac(credential.stored_key, signed)
         client_key = bytes(one ^ other for one, other in zip(proof, signature, strict=True))
-        return hmac.compare_digest(self._mechanism.hash(client_key), of.stored_key)
+        return hmac.compare_digest(self._mechanism.hash(client_key), credential.stored_key)
 
     def _failed(self) -> ApiError:
         """Kafka's text, the same for every failure."""

@@ -40,7 +40,9 @@ class ConnectionRates:
 
     def wait_ms(self, listener: str, now_ms: int) -> int:
         """Count a connection; returns the time before it is accepted."""
-        return max((self._add(of, limit, now_ms) for of, limit in self._limits(listener)), default=0)
+        return max(
+            (self._add(subject, limit, now_ms) for subject, limit in self._limits(listener)), default=0
+        )
 
     def refused_ms(self, listener: str, address: str, now_ms: int) -> int:
         """Count an accepted connection for its address; a time: it is not served, and closed after that time."""
@@ -51,20 +53,20 @@ class ConnectionRates:
         if not (throttle_ms := min(rate.throttle_ms(limit, now_ms), self._windows.size_ms)):
             return 0
         rate.record(-1, now_ms)
-        for of, _ in self._limits(listener):
+        for subject, _ in self._limits(listener):
             if (
-                counted := self._listeners.get(of)
+                counted := self._listeners.get(subject)
             ) is not None:  # None: the limit is newer than the connection
                 counted.record(-1, now_ms)
         return throttle_ms
 
     def _limits(self, listener: str) -> list[tuple[str | None, int]]:
         """The limits of a connection."""
-        subject = (listener,) if listener == self.protected else (BROKER, listener)
-        limits = ((of, self._limit_of(of)) for of in subject)
-        return [(of, limit) for of, limit in limits if limit < UNLIMITED]
+        subjects = (listener,) if listener == self.protected else (BROKER, listener)
+        limits = ((subject, self._limit_of(subject)) for subject in subjects)
+        return [(subject, limit) for subject, limit in limits if limit < UNLIMITED]
 
-    def _add(self, of: str | None, limit: int, now_ms: int) -> int:
-        rate = self._listeners.setdefault(of, SampledRate(self._windows))
+    def _add(self, subject: str | None, limit: int, now_ms: int) -> int:
+        rate = self._listeners.setdefault(subject, SampledRate(self._windows))
         rate.record(1, now_ms)
         return min(rate.throttle_ms(limit, now_ms), self._windows.size_ms)
