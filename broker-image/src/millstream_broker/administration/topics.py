@@ -263,10 +263,10 @@ class TopicAdministrator:
                     "The manual partition assignment includes partitions with different replication factors."
                 )
                 raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, problem)
-            if not (there := tuple(broker for broker in of_partition if broker in metadata.brokers)):
+            if not (live := tuple(broker for broker in of_partition if broker in metadata.brokers)):
                 problem = f"All brokers specified in the manual partition assignment for partition {index} are down."
                 raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, problem)
-            planned.append(PartitionRecord(tuple(of_partition), there[0], 0, there))
+            planned.append(PartitionRecord(tuple(of_partition), live[0], 0, live))
         return tuple(planned)
 
 

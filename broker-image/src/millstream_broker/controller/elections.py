@@ -87,8 +87,8 @@ def settle(record: PartitionRecord, now: Situation) -> PartitionRecord:
         have_all = {*alive}
     else:
         alive = [r for r in isr if r in now.live] or [r for r in elr if r in now.live][:1]
-    if not alive and now.unclean and (there := _live(replicas, now)):
-        alive = there[:1]
+    if not alive and now.unclean and (live := _live(replicas, now)):
+        alive = live[:1]
         have_all = {*alive}
     isr = [r for r in alive if r not in now.leaving and r not in now.restarted] or alive or isr
     leader = _leader(record.leader, replicas, alive and isr, now)
@@ -144,17 +144,17 @@ def enough(record: PartitionRecord, min_isr: int) -> int:
 
 
 def _begin(record: PartitionRecord, now: Situation) -> PartitionRecord:
-    there = _live(record.replicas, now)
-    if not there:
+    live = _live(record.replicas, now)
+    if not live:
         return record
     epoch = now.first_epoch + now.distance
-    return replace(record, leader=there[0], leader_epoch=epoch, isr=tuple(there), elr=())
+    return replace(record, leader=live[0], leader_epoch=epoch, isr=tuple(live), elr=())
 
 
 def _live(replicas: Iterable[int], now: Situation) -> list[int]:
     """The live ones; without those about to stop, if there are others."""
-    there = [r for r in replicas if r in now.live]
-    return [r for r in there if r not in now.leaving] or there
+    live = [r for r in replicas if r in now.live]
+    return [r for r in live if r not in now.leaving] or live
 
 
 def _with_memory(record: PartitionRecord, now: Situation) -> tuple[list[int], list[int], list[int]]:
@@ -175,10 +175,10 @@ def _most_complete(suspects: Collection[int], replicas: Collection[int], now: Si
     """The replica to lead, if known yet. Among equals, a suspect leads, because it was in the ISR."""
     if not any(r in now.live for r in suspects):
         return []
-    there = [r for r in (*suspects, *(r for r in replicas if r not in suspects)) if r in now.live]
-    if len(there) == 1:
-        return there
-    return [max(there, key=lambda r: now.ends[r])] if all(r in now.ends for r in there) else []
+    live = [r for r in (*suspects, *(r for r in replicas if r not in suspects)) if r in now.live]
+    if len(live) == 1:
+        return live
+    return [max(live, key=lambda r: now.ends[r])] if all(r in now.ends for r in live) else []
 
 
 def _leader(leader: int, replicas: Collection[int], isr: Collection[int], now: Situation) -> int:

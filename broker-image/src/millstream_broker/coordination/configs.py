@@ -135,23 +135,23 @@ class Configs:
         note = Create(tree.CONFIG_CHANGE, tree.config_change_json(entity), sequence=True)
         has_clients = False
         while True:
-            there = await self._nodes.get(path)
-            config = await changed(_stored(entity, there))
+            node = await self._nodes.get(path)
+            config = await changed(_stored(entity, node))
             data = tree.config_json(config)
             if len(data) > self._nodes.max_node_bytes:
                 message = f"{path} would have {len(data)} bytes: {self._nodes.max_node_bytes} are allowed"
                 raise CoordinationError(message, ErrorCode.INVALID_CONFIG)
             is_removed = not config and not has_clients and Entity.from_path(entity) is not None
-            if there is None and not config:
+            if node is None and not config:
                 break
-            if there is not None and there.data == data and not is_removed:
+            if node is not None and node.data == data and not is_removed:
                 break
             change: Operation
-            if there is None:
+            if node is None:
                 await self._nodes.ensure(path.rpartition("/")[0])
                 change = Create(path, data)
             else:
-                change = Delete(path, there.version) if is_removed else Set(path, data, there.version)
+                change = Delete(path, node.version) if is_removed else Set(path, data, node.version)
             try:
                 await self._nodes.multi([change, note])
                 if is_removed:
@@ -174,9 +174,9 @@ class Configs:
         path = tree.config_path(user)
         with contextlib.suppress(NoNodeError, NotEmptyError, BadVersionError):
             await self._nodes.delete(f"{path}/clients")
-            there = await self._nodes.get(path)
-            if there is not None and there.data in (b"", tree.config_json({})):
-                await self._nodes.delete(path, there.version)
+            node = await self._nodes.get(path)
+            if node is not None and node.data in (b"", tree.config_json({})):
+                await self._nodes.delete(path, node.version)
 
     async def _read(self, entities: set[str], *, notify: bool = True) -> None:
         known = [entity async for entity in cooperatively(sorted(entities)) if _is_known(entity)]

@@ -415,8 +415,8 @@ class TreeControllerStore:
                 tree.config_path(tree.topic_entity(name)),
                 tree.delete_topic_path(name),
             ]
-            there = zip(last, await self._nodes.get_all(last), strict=True)
-            await self._writes.multi([Delete(path) for path, node in there if node is not None])
+            found = zip(last, await self._nodes.get_all(last), strict=True)
+            await self._writes.multi([Delete(path) for path, node in found if node is not None])
 
         await self._writes.persist(remove)
         self._configs.forget(name)

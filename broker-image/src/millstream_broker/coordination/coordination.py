@@ -353,9 +353,9 @@ class Coordination:
 
     async def _drop_deleted(self) -> None:
         """In a new session: drop topics that were deleted in the meantime."""
-        there = set(await self._nodes.children(tree.TOPICS) or ())
-        if self._known.topics.keys() - there:
-            topics = {name: topic for name, topic in self._known.topics.items() if name in there}
+        stored = set(await self._nodes.children(tree.TOPICS) or ())
+        if self._known.topics.keys() - stored:
+            topics = {name: topic for name, topic in self._known.topics.items() if name in stored}
             self._become(replace(self._known, topics=topics))
 
     # The controller

@@ -100,8 +100,8 @@ async def take_over(nodes: Store, old: Old, broker_id: int) -> None:
 
 async def add_topics(nodes: Store, topics: Iterable[TopicRecord]) -> None:
     """Add topics with their states; existing ones stay unchanged. Raises CoordinationError."""
-    there = set(await nodes.children(tree.TOPICS) or ())
-    new = [topic for topic in topics if topic.name not in there]
+    known = set(await nodes.children(tree.TOPICS) or ())
+    new = [topic for topic in topics if topic.name not in known]
     for at in range(0, len(new), AT_ONCE):
         await nodes.multi([operation for topic in new[at : at + AT_ONCE] for operation in _create(topic)])
 

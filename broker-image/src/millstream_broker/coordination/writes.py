@@ -82,8 +82,8 @@ async def within_limit(nodes: Store, topic: TopicRecord) -> bytes:
 async def create_topic(nodes: Store, topic: TopicRecord) -> None:
     """Raises Conflict. Waits for a topic of that name that is being deleted."""
     path, data = tree.topic_path(topic.name), await within_limit(nodes, topic)
-    if (there := await nodes.get(path)) is not None:
-        if tree.topic_id_from(topic.name, there.data) == topic.topic_id:
+    if (node := await nodes.get(path)) is not None:
+        if tree.topic_id_from(topic.name, node.data) == topic.topic_id:
             return  # written, and the response was lost
         is_deleting = await nodes.get(tree.delete_topic_path(topic.name)) is not None
         if is_deleting or await nodes.get(path) is None:  # both nodes may have gone since the first was read
@@ -132,12 +132,12 @@ async def request_deletion(nodes: Store, name: str, topic_id: uuid.UUID) -> None
     if await id_of_topic(nodes, name) != topic_id:
         raise Conflict(f"the topic {name} is another one now")
     path, data = tree.delete_topic_path(name), tree.deletion_json(topic_id)
-    there = await nodes.get(path)
+    node = await nodes.get(path)
     try:
-        if there is None:
+        if node is None:
             await nodes.create(path, data)
-        elif there.data != data:  # for an earlier topic of that name, or from a program that names no id
-            await nodes.set(path, data, there.version)
+        elif node.data != data:  # for an earlier topic of that name, or from a program that names no id
+            await nodes.set(path, data, node.version)
         else:
             log.info("%s is already being deleted", name)
     except (BadVersionError, NodeExistsError, NoNodeError):
@@ -153,23 +153,23 @@ async def register(
     called when the registration changes.
     """
     path = tree.broker_path(broker.broker_id)
-    there = await nodes.get(path, watch)
+    node = await nodes.get(path, watch)
     take: list[Operation] = []
-    if there is not None:
-        other = tree.broker_from(broker.broker_id, there.data, there.created)
-        if there.owner == nodes.session_id and not anew:
+    if node is not None:
+        other = tree.broker_from(broker.broker_id, node.data, node.created)
+        if node.owner == nodes.session_id and not anew:
             # The controller may have noted there that it has handled our being unclean, or ahead.
-            return replace(broker, epoch=there.created, unclean=other.unclean, ahead=other.ahead)
+            return replace(broker, epoch=node.created, unclean=other.unclean, ahead=other.ahead)
         if not takes_over or other.directory is None or other.directory != broker.directory:
             where = ",".join(map(str, other.listeners))
             raise CoordinationError(
                 f"broker.id={broker.broker_id} is taken: the broker at {where} has registered it at"
                 f" {nodes}{path}: stop that one, or give this one another broker.id"
             )
-        take = [Delete(path, there.version)]
-        if there.owner != nodes.session_id:  # a dead session: /controller goes with it
+        take = [Delete(path, node.version)]
+        if node.owner != nodes.session_id:  # a dead session: /controller goes with it
             controller = await nodes.get(tree.CONTROLLER)
-            if controller is not None and controller.owner == there.owner:
+            if controller is not None and controller.owner == node.owner:
                 take.append(Delete(tree.CONTROLLER, controller.version))
     try:
         create = Create(path, tree.broker_json(broker), ephemeral=True)
@@ -213,11 +213,11 @@ async def end_registration(nodes: Store, broker: BrokerRecord) -> None:
     elections = await nodes.get(tree.CONTROLLER_EPOCH)
     controller = await nodes.get(tree.CONTROLLER)
     path = tree.broker_path(broker.broker_id)
-    there = await nodes.get(path)
-    if there is None or registrations is None or there.created != broker.epoch:
+    node = await nodes.get(path)
+    if node is None or registrations is None or node.created != broker.epoch:
         return
-    operations: list[Operation] = [Check(tree.BROKERS, registrations.version), Delete(path, there.version)]
-    if controller is not None and elections is not None and controller.owner == there.owner:
+    operations: list[Operation] = [Check(tree.BROKERS, registrations.version), Delete(path, node.version)]
+    if controller is not None and elections is not None and controller.owner == node.owner:
         operations += [
             Check(tree.CONTROLLER_EPOCH, elections.version),
             Delete(tree.CONTROLLER, controller.version),

@@ -167,13 +167,13 @@ class LogManager(LogDirs):
     def _is_best(self, home: LogDir, path: Path, key: TopicPartition, log: Log) -> bool:
         """Whether no other log of the same partition is more complete; the one that is not becomes a stray."""
         for other in self.dirs:
-            if (there := other.logs.get(key)) is None:
+            if (rival := other.logs.get(key)) is None:
                 continue
-            if None in (there.topic_id, log.topic_id):
-                raise LogDirError(f"{path} and {there.directory} hold the same partition. Move one away.")
-            if there.topic_id == log.topic_id:
-                is_better = log_end(log) > log_end(there)
-                kept = path if is_better else there.directory
+            if None in (rival.topic_id, log.topic_id):
+                raise LogDirError(f"{path} and {rival.directory} hold the same partition. Move one away.")
+            if rival.topic_id == log.topic_id:
+                is_better = log_end(log) > log_end(rival)
+                kept = path if is_better else rival.directory
                 less = self._release(other, key) if is_better else Released(home, key, log)
                 less.log.give_up()
                 self._take_away(less._replace(stray=f"is less complete than {kept}, the same partition"))

@@ -148,8 +148,8 @@ class EffectiveConfigs:
     def keep(self, topics: Mapping[str, TopicRecord]) -> None:
         """Forget topics other than these."""
         if len(self._topics) > len(topics):
-            there = {(topic.name, topic.topic_id) for topic in topics.values()}
-            self._topics = {key: known for key, known in self._topics.items() if key in there}
+            existing = {(topic.name, topic.topic_id) for topic in topics.values()}
+            self._topics = {key: known for key, known in self._topics.items() if key in existing}
 
     # Checking changes
 

@@ -57,8 +57,8 @@ class LostLogs:
         """
         for topic in self._replicas.latest_image.topics.values():
             for index, record in enumerate(topic.partitions):
-                here = self._logs.get(topic.name, index)
-                is_here = here is not None and here.topic_id in (None, topic.topic_id)
+                found = self._logs.get(topic.name, index)
+                is_here = found is not None and found.topic_id in (None, topic.topic_id)
                 is_ours = not record.replicas or self._replicas.broker_id in record.replicas
                 if is_ours and not is_here:
                     self._lost.add((topic.topic_id, index))

@@ -284,8 +284,8 @@ class FileStore:
             os.close(self._file)
             self._file = -1
         nodes: dict[str, Stored | None] = {**self._nodes.stored, **group.changes}
-        there = {path: stored for path, stored in nodes.items() if stored is not None}
-        data = b"".join([_line({"format": FORMAT}), *_lines(group.zxid, there)])
+        present = {path: stored for path, stored in nodes.items() if stored is not None}
+        data = b"".join([_line({"format": FORMAT}), *_lines(group.zxid, present)])
         write_atomically(str(self._path), data, is_secret=True)
         self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         self._size = self._full_size = len(data)
