@@ -305,7 +305,9 @@ class Broker:
         loop, logs = asyncio.get_running_loop(), self.logs
 
         def lost(home: LogDir) -> None:
-            self.replica_manager.lose(logs.let_go(home), f"its log directory is offline: {home.path}")
+            self.replica_manager.lose(
+                logs.forget_directory(home), f"its log directory is offline: {home.path}"
+            )
             self._lost_data.directory_failed()
             why = None
             if home.path == needed:

@@ -369,7 +369,7 @@ def test_a_directory_fails_that_has_a_log_of_a_name(tmp_path: Path) -> None:
     served = manager.partitions()[KEY]
     other = next(home for home in manager.dirs if home is not served)
     other.fail(OSError(5, "Input/output error"))
-    assert manager.let_go(other) == []
+    assert manager.forget_directory(other) == []
     assert of(manager).directory.parent == served.path
     manager.close()
 

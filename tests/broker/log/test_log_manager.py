@@ -174,9 +174,9 @@ def test_a_directory_that_fails(tmp_path: Path) -> None:
     ):
         with pytest.raises(ApiError, match="KAFKA_STORAGE_ERROR"):
             refused()
-    assert len(manager.let_go(failed)) == 2
+    assert len(manager.forget_directory(failed)) == 2
     assert list(manager.offline) == [failed.path]
-    assert manager.let_go(failed) == []
+    assert manager.forget_directory(failed) == []
     assert list(manager) == [log for log in logs if log not in there]
     for partition in range(4, 8):
         assert manager.get_or_create("t", partition).directory.parent != failed.path

@@ -367,7 +367,7 @@ class Replicating:
         self.sessions._settings = self.sessions._settings._replace(**changed)
 
     def _directory_failed(self, home: LogDir) -> None:
-        self.manager.lose(self.logs.let_go(home), f"its log directory is offline: {home.path}")
+        self.manager.lose(self.logs.forget_directory(home), f"its log directory is offline: {home.path}")
 
     async def told(self, state: ClusterState) -> None:
         """Apply this state of the cluster, as coordination would report it."""

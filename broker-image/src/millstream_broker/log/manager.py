@@ -2,7 +2,7 @@
 
 A directory that fails, at the start or later, leaves ``dirs`` and is noted in ``offline``; the others continue. Its
 partitions no longer count as ours, and :meth:`LogManager.get_or_create` does not recreate them by itself: the
-caller must know which they are (:meth:`LogManager.let_go`).
+caller must know which they are (:meth:`LogManager.forget_directory`).
 
 A log belongs to the topic id in its folder (see ``folders``). There is one log per name; only at the start there may
 be more, in several directories and of several topics, until :meth:`LogManager.release_others`. A log is deleted only if
@@ -195,7 +195,7 @@ class LogManager(LogDirs):
 
     # -- failed directories -----------------------------------------------------------------------------------
 
-    def let_go(self, home: LogDir) -> list[Found]:
+    def forget_directory(self, home: LogDir) -> list[Found]:
         """Forget the partitions of a failed directory, and return them."""
         assert home.failure is not None
         if home not in self.dirs:

@@ -137,7 +137,7 @@ class ReplicaManager:
                 self._replicas.applied(version)
                 return
             self._configs.follow(state.broker_configs)
-            has_let_go = await self._let_go(state)
+            has_stopped = await self._stop_deleted(state)
             changed = [
                 topic
                 for topic in state.topics.values()
@@ -157,10 +157,10 @@ class ReplicaManager:
         if deleted:
             for coordinator in self._coordinators.values():
                 coordinator.on_topics_deleted(deleted)
-        if has_let_go:
+        if has_stopped:
             self._remove_deleted()
 
-    async def _let_go(self, state: ClusterState) -> bool:
+    async def _stop_deleted(self, state: ClusterState) -> bool:
         """Stop serving partitions of deleted topics; returns whether there were any."""
         gone: dict[TopicPartition, uuid.UUID] = {}
         async for some in cooperatively(portions([*self._replicas.all()], AT_ONCE)):

@@ -543,7 +543,7 @@ class Partition(Replica):
         except ApiError as error:
             if not self.log.is_deleted:
                 log.error("%s: %s", self, error.message)
-            self._let_go(error.code)
+            self._end_waits(error.code)
         self._flushing = None
 
     def step_down(self) -> Purgatory:
@@ -555,9 +555,9 @@ class Partition(Replica):
     def release(self, code: ErrorCode) -> None:
         """The partition is offline, led by another broker or deleted: append nothing more, and end all waits."""
         self._ended = code
-        self._let_go(code)
+        self._end_waits(code)
 
-    def _let_go(self, code: ErrorCode) -> None:
+    def _end_waits(self, code: ErrorCode) -> None:
         """End all waits with an error."""
         self._unflushed.fail(code)
         self._unreplicated.fail(code)
