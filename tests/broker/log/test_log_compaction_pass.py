@@ -175,7 +175,7 @@ def test_the_offsets_of_a_joined_segment_fit_its_index(log: Log, last: int, join
 
 
 def test_segments_far_from_offset_0_are_joined(log: Log) -> None:
-    log.start_anew(2**40, now_ms=NOW)
+    log.truncate_fully_and_start_at(2**40, now_ms=NOW)
     put_closed(log, ("a", "1"))
     put_closed(log, ("b", "1"))
     put_closed(log, ("c", "1"))

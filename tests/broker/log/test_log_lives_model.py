@@ -317,7 +317,7 @@ class LivesModel(RuleBasedStateMachine):
         self.take_over()
 
     @rule(gap=st.integers(0, 50), moment=moments)
-    def start_anew(self, gap: int, moment: int | None) -> None:
+    def truncate_fully_and_start_at(self, gap: int, moment: int | None) -> None:
         offset = self.life.end + gap
 
         def after(life: Life) -> None:
@@ -333,7 +333,7 @@ class LivesModel(RuleBasedStateMachine):
                 at: one for at, one in before.records.items() if self.log.log_start_offset <= at < end
             }
 
-        self.step(lambda: self.log.start_anew(offset, now_ms=NOW), after, moment, between)
+        self.step(lambda: self.log.truncate_fully_and_start_at(offset, now_ms=NOW), after, moment, between)
 
     @rule(data=st.data(), moment=moments)
     def delete_records(self, data: st.DataObject, moment: int | None) -> None:
@@ -430,7 +430,7 @@ TestLivesModel.settings = settings(
 OPERATIONS: dict[str, Callable[[LivesModel, int | None], None]] = {
     "truncate": lambda model, moment: model.truncate_to(9, moment),
     "truncate to nothing": lambda model, moment: model.truncate_to(0, moment),
-    "start anew": lambda model, moment: model.start_anew(10, moment),
+    "start anew": lambda model, moment: model.truncate_fully_and_start_at(10, moment),
     "retain": lambda model, moment: model.retain(700, moment),
     "delete records": lambda model, moment: model.delete_before(35, moment),
     "compact": lambda model, moment: model.compact(1000, moment),

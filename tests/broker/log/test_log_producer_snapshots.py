@@ -177,7 +177,7 @@ def test_a_truncation_takes_those_behind_it(
 
 
 def test_a_log_started_anew_has_none(manager: LogManager, log: Log) -> None:
-    log.start_anew(50, now_ms=NOW)
+    log.truncate_fully_and_start_at(50, now_ms=NOW)
     upkeep.flush_rolled(manager.dirs[0])
     assert snapshots(log) == []
 

@@ -320,7 +320,7 @@ def test_a_log_started_anew_has_no_producers(tmp_path: Path) -> None:
     log.close()
     assert len(list((tmp_path / "t-0").glob("*.snapshot"))) > 1
     log = open_log(tmp_path)
-    log.start_anew(100, now_ms=NOW)
+    log.truncate_fully_and_start_at(100, now_ms=NOW)
     assert list((tmp_path / "t-0").glob("*.snapshot")) == []
     log.close(clean=False)
     log = open_log(tmp_path, clean=False)

@@ -272,7 +272,7 @@ def test_followers_take_offsets_as_given(tmp_path: Path) -> None:
 def test_an_empty_follower_takes_the_batch_in_which_the_log_starts(tmp_path: Path) -> None:
     """As in Kafka: after DeleteRecords, the leader's log may start within a batch."""
     log = open_log(tmp_path, LogConfig())
-    log.start_anew(105, now_ms=NOW)
+    log.truncate_fully_and_start_at(105, now_ms=NOW)
     first = build_batch([Record(b"a", b"b", NOW)] * 5, base_offset=102, leader_epoch=4)
     before = build_batch([Record(b"a", b"b", NOW)] * 3, base_offset=102, leader_epoch=4)
     for refused in (before, before + first):

@@ -149,7 +149,7 @@ def test_a_batch_may_fill_a_segment(log: Log) -> None:
 
 
 def test_a_request_has_at_most_as_many_records_as_a_segment(log: Log) -> None:
-    log.start_anew(2**40, now_ms=NOW)
+    log.truncate_fully_and_start_at(2**40, now_ms=NOW)
     send(log)
     header = read_header(ONE)
     for records, accepted in ((INT32_MAX + 1, False), (INT32_MAX, True)):

@@ -210,6 +210,6 @@ def test_a_start_that_was_moved_down_meanwhile_is_not_durable_above(
 def test_a_restart_of_the_log_elsewhere_is_durable(tmp_path: Path) -> None:
     manager = log_dirs.start(tmp_path)
     _, log = make(manager, "a", A)
-    log.start_anew(50, now_ms=0)
+    log.truncate_fully_and_start_at(50, now_ms=0)
     assert log.durable_start == 50
     assert os.listdir(tmp_path / "a-0").count("00000000000000000050.log") == 1

@@ -151,7 +151,8 @@ def test_records_behind_a_truncation_are_verified_after_a_loss_of_power(tmp_path
 
 
 @pytest.mark.parametrize(
-    "act", [lambda log: log.truncate_to(0, now_ms=NOW), lambda log: log.start_anew(50, now_ms=NOW)]
+    "act",
+    [lambda log: log.truncate_to(0, now_ms=NOW), lambda log: log.truncate_fully_and_start_at(50, now_ms=NOW)],
 )
 def test_without_files_to_open_the_log_stays_as_it_is(
     tmp_path: Path, manager: LogManager, log: Log, act: Callable[[Log], None]
@@ -296,7 +297,7 @@ def test_indexes_name_nothing_that_was_cut(tmp_path: Path) -> None:
 
 def test_a_log_started_anew_has_no_epochs(log: Log) -> None:
     assert log.epochs.entries == [(0, 0)]
-    log.start_anew(50, now_ms=NOW)
+    log.truncate_fully_and_start_at(50, now_ms=NOW)
     assert log.epochs.entries == []
 
 
@@ -304,7 +305,7 @@ def test_a_batch_from_before_the_end_of_an_empty_log_starts_it_anew(log: Log) ->
     def starts_within(offset: int) -> bool:
         return log.starts_within(memoryview(build_batch([Record(None, b"x", 0)], base_offset=offset)))
 
-    log.start_anew(5, now_ms=0)
+    log.truncate_fully_and_start_at(5, now_ms=0)
     assert [starts_within(offset) for offset in (-1, 0, 4, 5, 6)] == [True, True, True, False, False]
     send(log, 1)
     assert not starts_within(4), "it is not empty"

@@ -213,7 +213,7 @@ class Log(ReadableLog):
         is_empty = self.log_start_offset == self.log_end_offset
         admitted = validator.admit_copied(view, self.log_end_offset, is_empty)
         if (first := admitted[1][0].base_offset) < self.log_end_offset:
-            self.start_anew(first, now_ms=now_ms)
+            self.truncate_fully_and_start_at(first, now_ms=now_ms)
         return self._append_unchanged(admitted, now_ms)
 
     def _append_unchanged(self, admitted: Admitted, now_ms: int) -> AppendInfo:
@@ -406,13 +406,13 @@ class Log(ReadableLog):
         except OSError as error:
             raise self.failed(error) from error
 
-    def start_anew(self, offset: int, *, now_ms: int) -> None:
+    def truncate_fully_and_start_at(self, offset: int, *, now_ms: int) -> None:
         """Remove all records and producer snapshots, and continue at ``offset``. Blocking.
 
         Raises ApiError KAFKA_STORAGE_ERROR: the log is unchanged or offline then.
         """
         try:
-            truncation.start_anew(self, offset, now_ms)
+            truncation.truncate_fully_and_start_at(self, offset, now_ms)
         except OSError as error:
             raise self.failed(error) from error
 

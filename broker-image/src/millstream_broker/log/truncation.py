@@ -58,8 +58,8 @@ def truncate_to(log: LogState, offset: int, now_ms: int) -> None:
     log.forget_epochs_from(end)
 
 
-def start_anew(log: LogState, offset: int, now_ms: int) -> None:
-    """See ``Log.start_anew``. Blocking. OSError."""
+def truncate_fully_and_start_at(log: LogState, offset: int, now_ms: int) -> None:
+    """See ``Log.truncate_fully_and_start_at``. Blocking. OSError."""
     segments = log.segments
     empty = segments.prepare(offset, now_ms, log.config.index_interval_bytes)
     with _all_or_offline(log), log.durability.lock:

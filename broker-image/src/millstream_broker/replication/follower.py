@@ -295,7 +295,9 @@ class Follower(Replica):
                 end,
             )
             self.purgatory.fail(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-            return self._begin_truncation(lambda: self.log.start_anew(leader_start, now_ms=_now_ms()))
+            return self._begin_truncation(
+                lambda: self.log.truncate_fully_and_start_at(leader_start, now_ms=_now_ms())
+            )
         return Outcome.GOES_ON
 
     def _refused(self, error: ApiError | OSError) -> Outcome:
