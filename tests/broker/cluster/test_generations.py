@@ -232,7 +232,7 @@ async def test_generations_rise_when_logs_have_grown(life: Life) -> None:
     before = life.logs.dirs[0].generation
     await life.generations.rise_if_grown()
     assert life.logs.dirs[0].generation == before
-    log.start_anew(10, now_ms=0)
+    log.truncate_fully_and_start_at(10, now_ms=0)
     await life.generations.rise_if_grown()
     assert (life.logs.dirs[0].generation or 0) > (before or 0)
 

@@ -331,10 +331,10 @@ def test_a_failed_directory_is_let_go_once_with_its_partitions(tmp_path: Path) -
         manager.get_or_create("t", partition, TOPIC_ID)
     failed = manager.dirs[0]
     with pytest.raises(AssertionError):
-        manager.let_go(failed)
+        manager.forget_directory(failed)
     failed.fail(IO_ERROR)
-    assert manager.let_go(failed) == [Found("t", partition, TOPIC_ID) for partition in (0, 2)]
-    assert manager.let_go(failed) == []
+    assert manager.forget_directory(failed) == [Found("t", partition, TOPIC_ID) for partition in (0, 2)]
+    assert manager.forget_directory(failed) == []
     assert manager.offline == {failed.path: f"log.dirs: {failed.path} cannot be used: Input/output error."}
     assert manager.get("t", 0) is None
     assert not failed.is_locked

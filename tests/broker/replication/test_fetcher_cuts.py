@@ -65,7 +65,7 @@ async def test_a_follower_whose_offset_the_leader_does_not_have_goes_on_within_i
         earliest.answer(log_offset(5))
         latest = await world.asked()
         assert latest.request == where(list_offsets.LATEST)
-        gate = HeldThread(monkeypatch, truncation, "start_anew")
+        gate = HeldThread(monkeypatch, truncation, "truncate_fully_and_start_at")
         latest.answer(log_offset(9))
         await gate.reached()
         assert follower.truncation is not None

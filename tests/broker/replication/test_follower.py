@@ -322,7 +322,7 @@ async def test_an_empty_log_that_starts_within_a_batch_is_made_anew_in_a_thread(
     """Restarting the log takes an fsync. DeleteRecords has moved the leader's start into the batch."""
     follower = following(tmp_path)
     assert await begun_within(follower, 2, 3) is Outcome.GOES_ON
-    gate = HeldThread(monkeypatch, truncation, "start_anew")
+    gate = HeldThread(monkeypatch, truncation, "truncate_fully_and_start_at")
     gate.open()
     data = fetched(records=batch("a", "b", "c", offset=0, epoch=3), high_watermark=3)
     assert await outcome(follower, data) is Outcome.GOES_ON

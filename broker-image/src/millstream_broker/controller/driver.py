@@ -272,7 +272,7 @@ class ControllerDriver:
                     call_in_slice(self._handle_more)
                     return
                 if self._handling is None:
-                    self._handling = self._carry_out(self.machine.handle(self._events[0]))
+                    self._handling = self._apply(self.machine.handle(self._events[0]))
                 if begin(self._handling, left) is not None:
                     self._handling, event = None, self._events.popleft()
                     if isinstance(event, BrokersChanged):
@@ -284,7 +284,7 @@ class ControllerDriver:
             self._between_events.set()
             self._to_write.set()
 
-    def _carry_out(self, handling: Steps[list[Instruction]]) -> Steps[None]:
+    def _apply(self, handling: Steps[list[Instruction]]) -> Steps[None]:
         """Handle an event, and carry out the instructions."""
         for instruction in (yield from handling):
             yield
@@ -323,7 +323,7 @@ class ControllerDriver:
         try:
             image = await self._insist(lambda: self._store.load(self._report))
             self._between_events.clear()
-            await finish(self._carry_out(self.machine.start(image)), SLICE_S)
+            await finish(self._apply(self.machine.start(image)), SLICE_S)
             self._between_events.set()
             early, self._early = self._early or [], None
             for report in early:

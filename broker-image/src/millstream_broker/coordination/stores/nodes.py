@@ -124,7 +124,7 @@ class GroupCommit:
         is_change = any(not isinstance(operation, Check) for operation in operations)
         for index, operation in enumerate(operations):
             try:
-                results.append(self._carry_out(operation, before, more))
+                results.append(self._apply(operation, before, more))
             except StoreError as error:
                 for path, (was_changed, stored) in before.items():
                     if was_changed:
@@ -137,7 +137,7 @@ class GroupCommit:
         self.zxid += is_change
         return results
 
-    def _carry_out(
+    def _apply(
         self, operation: Operation, before: dict[str, tuple[bool, Stored | None]], more: dict[str, int]
     ) -> Any:
         def put(path: str, stored: Stored | None) -> None:
