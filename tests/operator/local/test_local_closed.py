@@ -106,7 +106,11 @@ def test_users_workloads_and_mirrors_log_in(sandbox: Closed, tmp_path: Path) -> 
         assert path.stat().st_mode & 0o777 == (0o700 if path.is_dir() else 0o600), path
     files = {path: path.stat().st_mtime_ns for path in users.glob("*/*")}
     pids = {name: sandbox.pid(name) for name in ("broker/default/west/0", "mirror/default/copy/0")}
-    assert sandbox.runtime().up(sandbox.manifests).failures == {}
+    ended = sandbox.run("up", "-f", str(sandbox.manifests))
+    assert ended.returncode == 0
+    assert f"user config reader --data {sandbox.data} > reader.properties" in ended.stdout
+    assert "produce orders" not in ended.stdout, "it would be refused"
+    assert f"which only you can read: {sandbox.data}/users" in sandbox.run("status").stdout
     assert {path: path.stat().st_mtime_ns for path in users.glob("*/*")} == files
     assert {name: sandbox.pid(name) for name in pids} == pids
     assert sandbox.ready("MirrorMaker", "copy")[0] == "True"
@@ -160,3 +164,14 @@ def test_a_secret_of_somebody_else_keeps_a_cluster_from_starting(sandbox: Closed
         in failures["Cluster default/west"]
     )
     assert users.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_manifest_that_was_secure_on_kubernetes_is_so_here(sandbox: Closed) -> None:
+    """`kubectl get -o yaml` prints the annotation."""
+    listeners = f"{{listeners: [{{name: internal, type: Internal, port: {sandbox.port}}}]}}"
+    sandbox.write("Cluster", "west", listeners, "{millstream.dev/unstated-listeners: Secure}")
+    assert sandbox.runtime().up(sandbox.manifests).failures == {}
+    assert not answers(sandbox.bootstrap)
+    sandbox.write("Cluster", "west", listeners)
+    assert sandbox.runtime().up(sandbox.manifests).failures == {}
+    assert answers(sandbox.bootstrap)

@@ -232,13 +232,9 @@ def _next_steps(outcome: Outcome, data: Path) -> Iterator[str]:
         yield f"bootstrap of {name}: {bootstrap}"
     yield "next:"
     for resource in outcome.resources:
-        if resource["kind"] == "User":
-            name = resource["metadata"]["name"]
-            place = (
-                ""
-                if resource["metadata"]["namespace"] == "default"
-                else f" -n {resource['metadata']['namespace']}"
-            )
+        if resource["kind"] == "User" and resource["spec"].get("authentication"):
+            name, namespace = (resource["metadata"][key] for key in ("name", "namespace"))
+            place = "" if namespace == "default" else f" --namespace {namespace}"
             yield f"  (umask 077; millstream user config {name}{place} --data {data} > {name}.properties)"
             break
     for resource in outcome.resources:
