@@ -111,7 +111,7 @@ async def _handled(
 
 async def _partitions(topics: Iterable[AddPartitionsToTxnTopic]) -> list[TopicPartition]:
     every = ((topic.name, index) for topic in topics for index in topic.partitions)
-    return [where async for where in cooperatively(every)]
+    return [topic_partition async for topic_partition in cooperatively(every)]
 
 
 def _unknown(

@@ -115,7 +115,9 @@ async def handle(
         errors |= await _commit(groups, replicas, verifier, context.version, request, known)
     if context.version < LOADING_SINCE:
         loading, other = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE
-        errors = {where: other if error is loading else error for where, error in errors.items()}
+        errors = {
+            topic_partition: other if error is loading else error for topic_partition, error in errors.items()
+        }
     return _response(request, errors)
 
 
@@ -146,9 +148,9 @@ async def _verified(
 ) -> TransactionalProducer:
     """The producer, whose open transaction has the group's partition. Raises ApiError."""
     producer_id, epoch = request.producer_id, request.producer_epoch
-    where = OFFSETS_TOPIC, groups.partition_of(request.group_id)
+    topic_partition = OFFSETS_TOPIC, groups.partition_of(request.group_id)
     try:
-        partition = replicas.partition(*where)
+        partition = replicas.partition(*topic_partition)
     except ApiError:
         raise ApiError(ErrorCode.NOT_COORDINATOR) from None
     if partition.log.producers.is_open(producer_id, epoch):

@@ -97,12 +97,12 @@ async def is_refused(host: str, port: int, reached: Address) -> bool:
 
 
 async def _refuses(address: Address) -> bool:
-    family, where = address
+    family, socket_address = address
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setblocking(False)
         try:
             async with asyncio.timeout(PROBE_S):
-                await asyncio.get_running_loop().sock_connect(probe, where)
+                await asyncio.get_running_loop().sock_connect(probe, socket_address)
         except ConnectionRefusedError:
             return True
         except OSError:  # a timeout is an OSError, too

@@ -100,7 +100,7 @@ class CoordinatorState(Generic[TimerKey]):
 
     def unloaded(self, partition: int) -> None:
         """End the writes in flight: nobody will learn their fate here."""
-        given_up = [write for write, (where, _, _) in self._writes.items() if where == partition]
+        given_up = [write for write, (written_to, _, _) in self._writes.items() if written_to == partition]
         self.stored(given_up, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     @property

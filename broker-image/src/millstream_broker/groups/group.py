@@ -183,25 +183,25 @@ class Group:
             self.leader = joined[0]
         return bool(joined)
 
-    def is_unstable(self, where: tuple[str, int]) -> bool:
+    def is_unstable(self, topic_partition: tuple[str, int]) -> bool:
         """Whether an open transaction may still change the offset."""
-        if where in self.transactional_in_flight:
+        if topic_partition in self.transactional_in_flight:
             return True
-        return any(where in offsets for offsets in self.transactional_offsets.values())
+        return any(topic_partition in offsets for offsets in self.transactional_offsets.values())
 
-    def commit_if_later(self, where: tuple[str, int], committed: CommittedOffset) -> None:
+    def commit_if_later(self, topic_partition: tuple[str, int], committed: CommittedOffset) -> None:
         """Take an offset, unless there is one that is later in the log."""
-        if where not in self.offsets or self.offsets[where].written < committed.written:
-            self.offsets[where] = committed
+        if topic_partition not in self.offsets or self.offsets[topic_partition].written < committed.written:
+            self.offsets[topic_partition] = committed
 
     def drop_transactional(self, partitions: Iterable[tuple[str, int]], write: int) -> None:
         """These offsets were deleted by that write: transactions have none there any more."""
         if not self.transactional_offsets:
             return
-        for where in partitions:
+        for topic_partition in partitions:
             for offsets in self.transactional_offsets.values():
-                if where in offsets and offsets[where].written < write:
-                    del offsets[where]
+                if topic_partition in offsets and offsets[topic_partition].written < write:
+                    del offsets[topic_partition]
 
     def commits_ended(self, partitions: Iterable[tuple[str, int]]) -> None:
         """These commits are no longer in flight."""
@@ -249,7 +249,7 @@ def subscribed_topics(subscription: bytes) -> set[str] | None:
 
 
 def _end(in_flight: Counter[tuple[str, int]], partitions: Iterable[tuple[str, int]]) -> None:
-    for where in partitions:
-        in_flight[where] -= 1
-        if in_flight[where] <= 0:
-            del in_flight[where]
+    for topic_partition in partitions:
+        in_flight[topic_partition] -= 1
+        if in_flight[topic_partition] <= 0:
+            del in_flight[topic_partition]

@@ -94,12 +94,12 @@ class CommittedOffsets:
         results: dict[TopicPartition, ErrorCode] = {}
         committed: dict[TopicPartition, CommittedOffset] = {}
         for each in event.offsets:
-            where = (each.topic, each.partition)
-            results[where] = ErrorCode.NONE
+            topic_partition = (each.topic, each.partition)
+            results[topic_partition] = ErrorCode.NONE
             if java_length(each.metadata) > self._config.offset_metadata_max_bytes:
-                results[where] = ErrorCode.OFFSET_METADATA_TOO_LARGE
+                results[topic_partition] = ErrorCode.OFFSET_METADATA_TOO_LARGE
                 continue
-            committed[where] = CommittedOffset(
+            committed[topic_partition] = CommittedOffset(
                 each.offset,
                 each.leader_epoch,
                 each.metadata,
@@ -123,15 +123,18 @@ class CommittedOffsets:
             if error:
                 reply(results | dict.fromkeys(committed, offset_error(error)))
                 return
-            for where, offset in committed.items():
-                group.commit_if_later(where, offset)
+            for topic_partition, offset in committed.items():
+                group.commit_if_later(topic_partition, offset)
             self.forget_void(group, committed)
             reply(results)
 
         def late(error: ErrorCode) -> None:
             reply(results | dict.fromkeys(committed, offset_error(error)))
 
-        records = [offset_record(group.group_id, *where, offset) for where, offset in committed.items()]
+        records = [
+            offset_record(group.group_id, *topic_partition, offset)
+            for topic_partition, offset in committed.items()
+        ]
         group.commits_in_flight.update(committed.keys())
         self._state.store(group.group_id, records, stored, late)
 
@@ -154,11 +157,20 @@ class CommittedOffsets:
         group = self._groups.by_id.get(group_id) or Group(group_id)
         offsets = group.offsets
         if partitions is None:
-            found = {where: each for where, each in offsets.items() if not self._is_void(group, where)}
+            found = {
+                topic_partition: each
+                for topic_partition, each in offsets.items()
+                if not self._is_void(group, topic_partition)
+            }
             return FetchedOffsets(ErrorCode.NONE, found)
         return FetchedOffsets(
             ErrorCode.NONE,
-            {where: None if self._is_void(group, where) else offsets.get(where) for where in partitions},
+            {
+                topic_partition: None
+                if self._is_void(group, topic_partition)
+                else offsets.get(topic_partition)
+                for topic_partition in partitions
+            },
         )
 
     def partitions_of(self, group_id: str) -> list[TopicPartition]:
@@ -178,9 +190,10 @@ class CommittedOffsets:
             return
         consumed = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
         results = {
-            where: consumed if group.is_subscribed_to(where[0]) else ErrorCode.NONE for where in partitions
+            topic_partition: consumed if group.is_subscribed_to(topic_partition[0]) else ErrorCode.NONE
+            for topic_partition in partitions
         }
-        free = [where for where, refusal in results.items() if not refusal]
+        free = [topic_partition for topic_partition, refusal in results.items() if not refusal]
 
         reply = self._state.replier(caller)
 
@@ -199,10 +212,14 @@ class CommittedOffsets:
             del self._deleted[oldest]
         void: list[tuple[Group, list[TopicPartition]]] = []
         for group in self._groups.by_id.values():
-            of_deleted = [where for where in group.offsets if where[0] in deleted]
-            for where in of_deleted:
-                if group.offsets[where].topic_id == ZERO_UUID:
-                    group.offsets[where] = replace(group.offsets[where], topic_id=deleted[where[0]])
+            of_deleted = [
+                topic_partition for topic_partition in group.offsets if topic_partition[0] in deleted
+            ]
+            for topic_partition in of_deleted:
+                if group.offsets[topic_partition].topic_id == ZERO_UUID:
+                    group.offsets[topic_partition] = replace(
+                        group.offsets[topic_partition], topic_id=deleted[topic_partition[0]]
+                    )
             void += ((group, some) for some in portions(of_deleted, FORGOTTEN_AT_ONCE))
         for group, some in void:
             if (
@@ -214,32 +231,34 @@ class CommittedOffsets:
     def forget_void(self, group: Group, partitions: Iterable[TopicPartition]) -> None:
         """Write tombstones for void positions among these, except those that a commit in flight replaces."""
         void = [
-            where
-            for where in partitions
-            if where not in group.commits_in_flight and self._is_void(group, where)
+            topic_partition
+            for topic_partition in partitions
+            if topic_partition not in group.commits_in_flight and self._is_void(group, topic_partition)
         ]
         self.forget(group, void)
 
-    def _is_void(self, group: Group, where: TopicPartition) -> bool:
+    def _is_void(self, group: Group, topic_partition: TopicPartition) -> bool:
         """Whether the group has a position there that belongs to a deleted topic."""
-        committed = group.offsets.get(where)
+        committed = group.offsets.get(topic_partition)
         if committed is None or committed.topic_id == ZERO_UUID:
             return False
-        present = self._topic_id(where[0])
+        present = self._topic_id(topic_partition[0])
         return committed.topic_id in self._deleted or present not in (committed.topic_id, ZERO_UUID)
 
     def _name_topics(self, group: Group) -> None:
         """Store positions without a topic id again, with the id of the topic that has the name."""
-        for where, committed in group.offsets.items():
+        for topic_partition, committed in group.offsets.items():
             if committed.topic_id != ZERO_UUID or committed.has_expiry:
                 continue  # version 1 has no field for an id
-            if group.is_unstable(where):
+            if group.is_unstable(topic_partition):
                 continue  # the record would follow that of the transaction, and win
-            if (present := self._topic_id(where[0])) != ZERO_UUID:
+            if (present := self._topic_id(topic_partition[0])) != ZERO_UUID:
                 named = replace(committed, topic_id=present, written=self._state.next_write)
-                group.offsets[where] = named
+                group.offsets[topic_partition] = named
                 self._state.store(
-                    group.group_id, [offset_record(group.group_id, *where, named)], lambda error: None
+                    group.group_id,
+                    [offset_record(group.group_id, *topic_partition, named)],
+                    lambda error: None,
                 )
 
     def forget(
@@ -253,7 +272,9 @@ class CommittedOffsets:
         ``then`` is called at the end, and before that if the write is late.
         """
         present = [
-            where for where in partitions if where in group.offsets or where in group.commits_in_flight
+            topic_partition
+            for topic_partition in partitions
+            if topic_partition in group.offsets or topic_partition in group.commits_in_flight
         ]
         if not present:
             if then is not None:
@@ -263,23 +284,26 @@ class CommittedOffsets:
 
         def stored(error: ErrorCode) -> None:
             if not error:
-                for where in present:
-                    if where in group.offsets and group.offsets[where].written < write:
-                        del group.offsets[where]
+                for topic_partition in present:
+                    if topic_partition in group.offsets and group.offsets[topic_partition].written < write:
+                        del group.offsets[topic_partition]
                 group.drop_transactional(present, write)
             if then is not None:
                 then(error)
 
         self._state.store(
-            group.group_id, [offset_record(group.group_id, *where, None) for where in present], stored, then
+            group.group_id,
+            [offset_record(group.group_id, *topic_partition, None) for topic_partition in present],
+            stored,
+            then,
         )
 
     def expired(self, group: Group) -> list[TopicPartition]:
         """The positions that have expired. A mark lasts as long as the group or any other position does."""
         found = {
-            where: committed
-            for where, committed in group.offsets.items()
-            if self._is_expired(group, where, committed)
+            topic_partition: committed
+            for topic_partition, committed in group.offsets.items()
+            if self._is_expired(group, topic_partition, committed)
         }
         mark = found.get(MARK_PARTITION)
         lasts = group.state is not GroupState.EMPTY or len(found) < len(group.offsets)
@@ -287,12 +311,12 @@ class CommittedOffsets:
             del found[MARK_PARTITION]
         return list(found)
 
-    def _is_expired(self, group: Group, where: TopicPartition, committed: CommittedOffset) -> bool:
-        if where in group.commits_in_flight or group.is_unstable(where):
+    def _is_expired(self, group: Group, topic_partition: TopicPartition, committed: CommittedOffset) -> bool:
+        if topic_partition in group.commits_in_flight or group.is_unstable(topic_partition):
             return False
-        if self._is_void(group, where):
+        if self._is_void(group, topic_partition):
             return True
-        if group.is_subscribed_to(where[0]):
+        if group.is_subscribed_to(topic_partition[0]):
             return False
         since = committed.commit_timestamp
         if group.protocol_type is not None:

@@ -185,9 +185,12 @@ def read_groups(
         if header.is_control and (marker := read_marker(batch)) is not None:
             for group_id, ended in transactional.pop(producer_id, {}).items():
                 committed = offsets.setdefault(group_id, {})
-                for where, offset in ended.items() if marker.committed else ():
-                    if where not in committed or committed[where].written < offset.written:
-                        committed[where] = offset
+                for topic_partition, offset in ended.items() if marker.committed else ():
+                    if (
+                        topic_partition not in committed
+                        or committed[topic_partition].written < offset.written
+                    ):
+                        committed[topic_partition] = offset
 
     def check_is_here(group_id: str) -> None:
         if partitions is None:
@@ -205,17 +208,17 @@ def read_groups(
             check_is_here(offset_key.group)
             if offset_key.partition < 0:
                 raise ValueError(f"partition {offset_key.partition}")
-            where = offset_key.topic, offset_key.partition
+            topic_partition = offset_key.topic, offset_key.partition
             place += 1
             if value is not None and producer_id != NO_PRODUCER:
                 of_producer = transactional.setdefault(producer_id, {}).setdefault(offset_key.group, {})
-                of_producer[where] = _read_offset(value, place)
+                of_producer[topic_partition] = _read_offset(value, place)
             elif value is not None:
-                offsets.setdefault(offset_key.group, {})[where] = _read_offset(value, place)
+                offsets.setdefault(offset_key.group, {})[topic_partition] = _read_offset(value, place)
             elif producer_id == NO_PRODUCER:  # a transactional tombstone deletes nothing
-                offsets.get(offset_key.group, {}).pop(where, None)
+                offsets.get(offset_key.group, {}).pop(topic_partition, None)
                 for by_group in transactional.values():
-                    by_group.get(offset_key.group, {}).pop(where, None)
+                    by_group.get(offset_key.group, {}).pop(topic_partition, None)
         elif version == _GROUP_KEY_VERSION:
             group_id = _GROUP_KEY.decode(version, key, 2).group
             check_is_here(group_id)

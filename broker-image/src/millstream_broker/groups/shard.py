@@ -147,7 +147,9 @@ class GroupCoordinatorShard:
         partitions = {*group.offsets, *group.commits_in_flight}
         for offsets in group.transactional_offsets.values():
             partitions.update(offsets)
-        records: list[KeyValue] = [offset_record(group.group_id, *where, None) for where in partitions]
+        records: list[KeyValue] = [
+            offset_record(group.group_id, *topic_partition, None) for topic_partition in partitions
+        ]
 
         def stored(error: ErrorCode) -> None:
             if not error:

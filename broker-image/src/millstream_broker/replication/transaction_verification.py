@@ -75,8 +75,8 @@ async def verify(
         partitions = [(partition.topic, partition.index) for partition in guards]
         errors = await verifier.verify(transactional_id, producer_id, producer_epoch, partitions, add=adds)
         verdicts = [
-            Verdict(partition, guard, errors.get(where, ErrorCode.UNKNOWN_SERVER_ERROR))
-            for where, (partition, guard) in zip(partitions, guards.items(), strict=True)
+            Verdict(partition, guard, errors.get(topic_partition, ErrorCode.UNKNOWN_SERVER_ERROR))
+            for topic_partition, (partition, guard) in zip(partitions, guards.items(), strict=True)
         ]
         is_completing = adds and any(each.error is ErrorCode.CONCURRENT_TRANSACTIONS for each in verdicts)
         if not is_completing and not any(each.came_late for each in verdicts):
