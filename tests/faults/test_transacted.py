@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from millstream_faults.history import NEVER, Event, Read, Transacted, value_of
+from millstream_faults.history import NEVER, Event, Read, RecordsDeleted, Transacted, value_of
 from millstream_faults.replicas import fated
 from millstream_faults.transacted import check_transactions
 from millstream_faults.violations import ABORTED, COMMITTED, OPEN, Fated, Violation
@@ -172,6 +172,17 @@ BROKEN: dict[str, tuple[list[Event], Log, str]] = {
 def test_each_anomaly_is_noticed(name: str) -> None:
     more, log, kind = BROKEN[name]
     assert kind in kinds(TOLD + more, log)
+
+
+def test_deleted_records_are_not_missed() -> None:
+    deleted = RecordsDeleted(5.0, "administrator", LISTS, 0, 4, 4.0)
+    log = with_log(0, *LOG[LISTS, 0][3:])
+    assert found([*TOLD, *READS], log) != []
+    assert found([*TOLD, *READS, deleted], log) == []
+    missing = with_log(0, *LOG[LISTS, 0][4:])
+    assert kinds([*TOLD, deleted], missing) == {"copied"}, "it is missed after the deletion's offset"
+    aborted = with_log(0, LOG[LISTS, 0][3]._replace(fate=ABORTED), LOG[LISTS, 0][4])
+    assert "lost" in kinds([*TOLD, deleted], aborted)
 
 
 def test_a_transaction_that_was_aborted_in_one_partition_names_the_value() -> None:

@@ -79,17 +79,18 @@ class Administration:
             self._note(TopicDeleted(freed, WHO, former.id, asked))
         return f"{name} {former.id}, now {self.topics[name].id}"
 
-    def delete_records(self, name: str, partition: int, part: float) -> str:
-        """Delete this fraction of a partition's records."""
+    def delete_records(self, name: str, partition: int, part: float, group: str | None = None) -> str:
+        """Delete this fraction of a partition's records, but none that the group has not read."""
         known = self.topics[name]
 
         async def find(probe: Probe) -> int:
             start = await probe.offset(name, partition, EARLIEST)
-            return start + int(part * (await probe.offset(name, partition, LATEST) - start))
+            wanted = start + int(part * (await probe.offset(name, partition, LATEST) - start))
+            return wanted if group is None else min(wanted, await probe.committed(group, name, partition))
 
         asked, answered, offset = time.monotonic(), NEVER, 0
         try:
-            offset = self._ask(find)
+            offset = max(self._ask(find), 0)
             asked = time.monotonic()
             code = self._ask(lambda probe: _delete_records(probe, name, partition, offset))
             if code == 0:

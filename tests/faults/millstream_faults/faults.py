@@ -14,7 +14,8 @@ from .hostile import Hostile
 from .lab import BROKERS, COORDINATOR_PARTITIONS, INTERNAL
 from .plan import Fault, Kind
 from .roles import WHOLE_S, NothingToStrikeError, Roles, empty
-from .topics import ANEW, COMPACTED, MOST_PARTITIONS, PLANS, STEADY
+from .topics import ANEW, COMPACTED, LISTS, MOST_PARTITIONS, PLANS, STEADY
+from .transacted import COPIERS
 
 CODECS = ("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd")
 PATHS = {
@@ -285,6 +286,12 @@ class Faults(Roles):
         yield self.lab.administration.delete_records(ANEW, fault.target % count, part)
 
     @contextlib.contextmanager
+    def listed_deleted(self, fault: Fault) -> Iterator[str]:
+        """Readers that are some seconds behind find all the same what they want."""
+        partition = fault.target % self.lab.administration.topics[LISTS].partitions
+        yield self.lab.administration.delete_records(LISTS, partition, 0.3, COPIERS)
+
+    @contextlib.contextmanager
     def partition_added(self, _: Fault) -> Iterator[str]:
         if self.lab.administration.topics[ANEW].partitions >= MOST_PARTITIONS:
             raise NothingToStrikeError(f"{ANEW} has {MOST_PARTITIONS} partitions")
@@ -367,6 +374,7 @@ _KINDS: dict[Kind, _Strike] = {
     Kind.MAKE_ANEW: lambda faults, fault: faults.anew(ANEW, fault),
     Kind.COMPACTED_ANEW: lambda faults, fault: faults.anew(COMPACTED, fault),
     Kind.DELETE_RECORDS: Faults.records_deleted,
+    Kind.DELETE_LISTED: Faults.listed_deleted,
     Kind.ADD_PARTITION: Faults.partition_added,
     Kind.ALTER_CONFIG: Faults.altered,
     Kind.DELETE_GROUP: Faults.group_deleted,

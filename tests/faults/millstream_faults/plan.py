@@ -77,6 +77,7 @@ class Kind(Enum):
     MAKE_ANEW = ("make topic anew", Group.TOPICS, 6, 0.0, 1.0)
     COMPACTED_ANEW = ("make compacted topic anew", Group.TOPICS, 3, 0.0, 1.0)
     DELETE_RECORDS = ("delete records", Group.TOPICS, 5, 0.0, 0.5)
+    DELETE_LISTED = ("delete records of transactions", Group.TOPICS, 4, 0.0, 0.5)
     ADD_PARTITION = ("add partition", Group.TOPICS, 2, 0.0, 0.5)
     ALTER_CONFIG = ("alter configuration", Group.TOPICS, 7, 0.5, 3.0)
     DELETE_GROUP = ("delete group", Group.GROUPS, 3, 0.0, 0.5)

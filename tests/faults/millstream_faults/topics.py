@@ -63,7 +63,8 @@ PLANS = {
             "delete.retention.ms": "7240000",
         },
     ),
-    LISTS: TopicPlan(4, FOREVER),
+    # Many segments: transactions that span them, and recovery that begins at a snapshot.
+    LISTS: TopicPlan(4, FOREVER | {"segment.bytes": "30000"}),
     COPIES: TopicPlan(4, FOREVER),
     ODD: TopicPlan(
         1,

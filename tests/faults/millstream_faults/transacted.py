@@ -19,17 +19,18 @@ Kafka allows two writers' transactions to be in a different order in different p
 of different writers are not isolated from each other. Hence only the order of one writer's transactions counts, and
 what readers learn.
 
-Transactions whose outcome nobody told may be committed or aborted, as long as they are either.
+Values that DeleteRecords may have deleted are not missed. Transactions whose outcome nobody told may be committed or
+aborted, as long as they are either.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
 
-from .history import NEVER, Event, Read, Transacted
+from .history import NEVER, Event, Read, RecordsDeleted, Transacted
 from .topics import Place
 from .violations import ABORTED, COMMITTED, OPEN, Fated, Violation
 
@@ -39,6 +40,8 @@ PEEKER = "uncommitted-"
 """Prefix of the names of sessions that read everything."""
 COPIER = "copier-"
 """Prefix of the names of writers that copy; a value's number is the offset of what was copied."""
+COPIERS = "copiers"
+"""Their group."""
 PER_TRANSACTION = 100
 """A value's number is that of its transaction times this, plus its place in it."""
 
@@ -54,26 +57,31 @@ def check_transactions(
     """Violations; ``log`` holds all partitions at the end, ``sources`` the ids of copied topics by those of copies."""
     told: dict[Key, Transacted] = {}
     sessions: dict[tuple[str, Place], list[Read]] = defaultdict(list)
+    starts: dict[Place, int] = defaultdict(int)
     for event in events:
         match event:
             case Transacted():
                 told[event.who, event.number] = event
             case Read(who=who) if who.startswith((READER, PEEKER)):
                 sessions[who, (event.topic, event.partition)].append(event)
+            case RecordsDeleted(topic=topic, partition=partition, offset=offset):
+                starts[topic, partition] = max(offset, starts[topic, partition])
     owners = {tuple(value): key for key, event in told.items() for value in event.appends}
     fates: dict[Value, str] = {}
     found: list[Violation] = []
     for place, entries in log.items():
         found += _check_log(place, entries, owners, fates)
     for event in told.values():
-        found += _check_outcome(event, fates)
+        found += _check_outcome(event, fates, {place for place, start in starts.items() if start})
     for (who, place), reads in sessions.items():
-        found += _check_session(who, place, reads, log.get(place, ()))
+        kept = [read for read in reads if read.offset >= starts[place]]
+        found += _check_session(who, place, kept, log.get(place, ()))
         found += _check_times(place, [read for read in reads if who.startswith(READER)], owners, told)
     for copy, source in sources.items():
         for place, entries in log.items():
             if place[0] == copy:
-                found += _check_copies(place, entries, log.get((source, place[1]), ()))
+                original = source, place[1]
+                found += _check_copies(place, entries, log.get(original, ()), starts[original])
     return found + _check_cycles(told, owners, fates)
 
 
@@ -106,11 +114,14 @@ def _check_log(
     return found
 
 
-def _check_outcome(event: Transacted, fates: Mapping[Value, str]) -> list[Violation]:
+def _check_outcome(
+    event: Transacted, fates: Mapping[Value, str], shortened: Collection[Place]
+) -> list[Violation]:
     """A transaction is all or nothing, and what its writer was told."""
     by_fate: dict[str, list[Value]] = defaultdict(list)
-    for append in event.appends:
-        by_fate[fates.get(tuple(append), "nowhere")].append(tuple(append))
+    for append in map(tuple, event.appends):
+        if append in fates or (append[0], append[2]) not in shortened:
+            by_fate[fates.get(append, "nowhere")].append(append)
     name = f"transaction {event.number} of {event.who}, {event.outcome}"
     committed = by_fate.pop(COMMITTED, [])
     wrong = [value for values in by_fate.values() for value in values]
@@ -184,10 +195,12 @@ def _check_times(
     return found
 
 
-def _check_copies(place: Place, copies: Sequence[Fated], source: Sequence[Fated]) -> list[Violation]:
+def _check_copies(
+    place: Place, copies: Sequence[Fated], source: Sequence[Fated], start: int
+) -> list[Violation]:
     """The committed copies are the committed values in their order, up to the last one that was copied."""
-    got = [entry for entry in copies if entry.fate == COMMITTED]
-    wanted = [entry.offset for entry in source if entry.fate == COMMITTED]
+    got = [entry for entry in copies if entry.fate == COMMITTED and entry.number >= start]
+    wanted = [entry.offset for entry in source if entry.fate == COMMITTED and entry.offset >= start]
     for index, entry in enumerate(got):
         if index >= len(wanted) or entry.number != wanted[index]:
             expected = wanted[index] if index < len(wanted) else "nothing"

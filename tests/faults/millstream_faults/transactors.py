@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import os
 import random
+import signal
 import sys
 import threading
 import time
@@ -24,7 +25,7 @@ from millstream_harness.ledger import PATIENT
 from .history import NEVER, Transacted, parse_value, value_of
 from .probe import Known
 from .topics import COPIES
-from .transacted import PEEKER, PER_TRANSACTION, READER
+from .transacted import COPIERS, PEEKER, PER_TRANSACTION, READER
 from .violations import ABORTED, COMMITTED
 from .worker import FINISH_S, Worker
 
@@ -93,7 +94,7 @@ class Transactional(Worker):
         return None
 
     def leave(self) -> NoReturn:
-        """End the process without closing producers."""
+        """End the process without closing anything."""
         self.history.close()
         os._exit(0)
 
@@ -169,7 +170,6 @@ class Transactor(Transactional):
             if self.producer is not None:
                 self.transact(self.producer, consumer)
             self.flush_now_and_then()
-        consumer.close()
         self.leave()
 
     def transact(self, producer: Producer, consumer: Consumer) -> None:
@@ -207,7 +207,7 @@ class Copier(Transactional):
 
     def run(self) -> None:
         consumer = self.consumer(
-            "copiers",
+            COPIERS,
             {
                 "isolation.level": "read_committed",
                 "session.timeout.ms": "6000",
@@ -216,6 +216,12 @@ class Copier(Transactional):
             },
         )
         target = asyncio.run(self.target())
+        self.signals, woken = os.pipe()
+        for end in (self.signals, woken):
+            os.set_blocking(end, False)
+        signal.set_wakeup_fd(
+            woken, warn_on_full_buffer=False
+        )  # a handler does not run while librdkafka hangs
         consumer.subscribe([self.topic], on_revoke=self.moved, on_lost=self.moved)
         while not self.ending.is_set():
             self.producer = self.producer or self.started()
@@ -226,7 +232,6 @@ class Copier(Transactional):
             if first is not None:
                 self.copy(self.producer, consumer, target, first)
             self.flush_now_and_then()
-        consumer.close()
         self.leave()
 
     async def target(self) -> str:
@@ -279,11 +284,12 @@ class Copier(Transactional):
             watchdog.cancel()
 
     def begin_again(self, transaction: Open) -> None:
-        """Replace the process by a new one: librdkafka 2.16 may send nothing for ever if the group's coordinator was
-        paused, whatever the time limit."""
+        """Replace the process by a new one: librdkafka waits for ever if the group's coordinator is lost, whatever
+        the time limit (its issue 5456)."""
         self.ended(transaction, ABORTED)
-        if self.ending.is_set():
-            self.leave()
+        with contextlib.suppress(BlockingIOError):
+            if self.ending.is_set() or os.read(self.signals, 1):
+                self.leave()
         self.history.flush()
         os.execv(sys.executable, [sys.executable, "-P", "-m", f"{__package__}.workers", *sys.argv[1:]])
 
