@@ -192,7 +192,9 @@ def test_a_stream_that_loses_partitions_commits_nothing(
     assert read(broker, topic) in (["0", "2"], ["1", "3"])
 
 
-def test_a_producer_that_is_fenced_says_what_to_do(broker: InProcessBroker, topic: str, start: Start) -> None:
+def test_a_producer_that_is_fenced_says_what_to_do(
+    broker: InProcessBroker, topic: str, start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
     older = start("same")
     newer: list[millstream.Producer] = []
 
@@ -209,6 +211,7 @@ def test_a_producer_that_is_fenced_says_what_to_do(broker: InProcessBroker, topi
     with pytest.raises(ProducerFenced, match="transactional_id='same'"):
         older.transaction().__enter__()
     older.close()
+    assert not [each for each in caplog.records if each.name == "millstream.producer"]
     with newer[0].transaction():
         newer[0].send(topic, "newer")
     assert read(broker, topic) == ["newer"]

@@ -368,8 +368,11 @@ class Producer:
                     self._stopped.wait(ASIDE_S)
                 else:
                     self._kafka.poll(POLL_S)
-            except Exception:  # from a callback in ``config``: later records must get their reports
-                log.exception("a callback failed")
+            except Exception as error:  # from a callback in ``config``: later records must get their reports
+                if self._transactions is not None and isinstance(error, confluent_kafka.KafkaException):
+                    self._stopped.wait(POLL_S)  # it was fenced: the next call of its transaction says so
+                else:
+                    log.exception("a callback failed")
             if self._stamps is not None and time.monotonic() - checked > REPORT_S:
                 checked = time.monotonic()
                 with contextlib.suppress(BufferError):
