@@ -14,10 +14,10 @@ from confluent_kafka import Producer, TopicPartition
 from millstream_harness.in_process_broker import CopiedInProcessBroker, InProcessBroker
 from millstream_harness.kafka import KafkaProcess
 from millstream_harness.mirror import MirrorProcess, Peer, admin, arrived, create, produce, read_batches
-from millstream_harness.mirror_conditions import is_degraded
 from millstream_harness.mirror_groups import commit, follows, in_step
 from millstream_harness.mirror_groups import values as records
 from millstream_harness.scenario import eventually, unique
+from millstream_harness.transactional_writer import TransactionalWriter
 from millstream_kafka.batch import read_records
 from millstream_kafka.client import ClusterClient
 from millstream_kafka.protocol.errors import ErrorCode
@@ -247,28 +247,26 @@ async def test_kafka_topic_has_replica(
     assert await read_batches(east.bootstrap, topic, 0) == await read_batches(kafka.bootstrap, topic, 0)
 
 
-async def test_transactions_in_replica_are_refused(
+async def test_kafka_topic_with_transactions_has_replica(
     kafka: KafkaProcess, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic = unique("transactions")
     create(kafka, topic)
     produce(kafka, topic, range(10))
-    producer = Producer({"bootstrap.servers": kafka.bootstrap, "transactional.id": topic, "log_level": 0})
-    producer.init_transactions(60)
-    producer.begin_transaction()
-    producer.produce(topic, b"v")
-    producer.commit_transaction(60)
+    writer = TransactionalWriter(kafka.bootstrap, topic)
+    for ends in (writer.commit, writer.abort):
+        writer.begin(b"v")
+        ends()
+    writer.begin(b"open")
     mirror = start_mirror(
         {"kafka": kafka.bootstrap}, east.bootstrap, name=topic, mode="Identity", topics={"include": [topic]}
     )
-    arrived(east, topic, [10])
-    wanted = (
-        f"{topic}-0: the batch at offset 10 belongs to a transaction, which mode Identity cannot mirror yet:"
-        " exclude the topic, or mirror it with mode Aggregate"
-    )
-    assert is_degraded(mirror, "BatchNotMirrored") == wanted
-    assert mirror.status()["sources"][0]["lastError"] == wanted
-    arrived(east, topic, [10])
+    arrived(east, topic, [15])
+    assert await read_batches(east.bootstrap, topic, 0) == await read_batches(kafka.bootstrap, topic, 0)
+    writer.commit()
+    arrived(east, topic, [16])
+    assert await read_batches(east.bootstrap, topic, 0) == await read_batches(kafka.bootstrap, topic, 0)
+    assert mirror.status()["sources"][0]["lastError"] == ""
 
 
 def test_kafka_as_target_of_replicas_is_refused(

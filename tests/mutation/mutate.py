@@ -137,6 +137,7 @@ AREAS = {
             "delayed_produce",
             "mirror_append",
             "mirror_truncate",
+            "mirrored_transactions",
             "append_model",
             "throttle",
             "transactional_appends",

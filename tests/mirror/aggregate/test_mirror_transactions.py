@@ -13,7 +13,7 @@ from millstream_harness.mirror_groups import values as records
 from millstream_harness.scenario import eventually, unique
 from millstream_harness.transactional_writer import TransactionalWriter
 
-pytestmark = pytest.mark.process
+pytestmark = pytest.mark.soak
 
 StartMirror = Callable[..., MirrorProcess]
 

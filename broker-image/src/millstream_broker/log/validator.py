@@ -21,7 +21,6 @@ import logging
 from millstream_kafka.appendable import BY_BROKER, HeaderRefusedError, validate
 from millstream_kafka.batch import (
     CODEC_MASK,
-    CONTROL,
     HEADER_SIZE,
     INT32_MAX,
     LEAST_RECORD,
@@ -267,16 +266,15 @@ def admit_copied(view: memoryview, log_end_offset: int, is_empty: bool = False) 
 def admit_mirrored(view: memoryview, log_end_offset: int, latest_epoch: int) -> Admitted:
     """A source's batches, for a mirror's replica whose log ends there; as in :func:`admit_copied`.
 
-    Any client may send them. ApiError also: INVALID_RECORD for transactional and control batches, and for offsets and
-    epochs beyond any source's; FENCED_LEADER_EPOCH for an epoch below the previous one, or below ``latest_epoch``.
+    Any client may send them. ApiError also: INVALID_RECORD for control batches that no broker writes, and for offsets
+    and epochs beyond any source's; FENCED_LEADER_EPOCH for an epoch below the previous one, or below ``latest_epoch``.
     """
     _, headers, *_ = admit_copied(view, log_end_offset)
     for header in headers:
         where = f"the batch at offset {header.base_offset}"
-        if header.attributes & (TRANSACTIONAL | CONTROL):
-            what = "a control batch" if header.attributes & CONTROL else "transactional"
+        if header.attributes & BY_BROKER and not _is_of_transaction(header):
             raise ApiError(
-                ErrorCode.INVALID_RECORD, f"{where} is {what}: identity mirrors cannot copy transactions yet"
+                ErrorCode.INVALID_RECORD, f"{where} is neither of a transaction's producer nor its marker"
             )
         epoch = header.partition_leader_epoch
         if not 0 <= epoch <= LARGEST_EPOCH or header.last_offset > LARGEST_OFFSET:
@@ -292,6 +290,13 @@ def admit_mirrored(view: memoryview, log_end_offset: int, latest_epoch: int) -> 
             )
         latest_epoch = epoch
     return view, headers, -1, AppendOrigin.MIRROR
+
+
+def _is_of_transaction(header: BatchHeader) -> bool:
+    """Whether a leader may have stored this batch of a transaction; a marker is one record, or none once compacted."""
+    if not header.is_transactional or header.producer_id < 0 or header.producer_epoch < 0:
+        return False
+    return not header.is_control or (header.record_count <= 1 and header.compression is Compression.NONE)
 
 
 def _is_possible(header: BatchHeader) -> bool:

@@ -28,7 +28,7 @@ from typing import NoReturn
 from millstream_kafka.appendable import HeaderRefusedError
 from millstream_kafka.batch import CODEC_MASK, HEADER_SIZE
 from millstream_kafka.mirror_source import KEY as MIRROR_SOURCE
-from millstream_kafka.mirror_source import REJOIN
+from millstream_kafka.mirror_source import PROMOTED, REJOIN
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 from millstream_process import supervision
 
@@ -45,6 +45,7 @@ from .isr import Isr
 from .log_starts import LogStarts
 from .purgatory import Delayed, DelayedProduce, Purgatory, repeated
 from .replica import FetchWaiter, Replica, wake
+from .source_transactions import SourceTransactions, end_of_source
 
 AT_ONCE_BYTES = 4096
 """Largest uncompressed batch whose records are read on the loop: the smallest records take less than a millisecond."""
@@ -69,6 +70,7 @@ class Partition(Replica):
         "_queued",
         "_raise_epoch",
         "_secured",
+        "_source_transactions",
         "_starts",
         "_undeleted",
         "_unflushed",
@@ -123,7 +125,13 @@ class Partition(Replica):
         """The topic of which this is a mirror's read-only replica (millstream.mirror.source)."""
         self._unflushed = Purgatory()
         self._unreplicated = Purgatory() if waiting is None else waiting
+        self._source_transactions = SourceTransactions(
+            log, lambda marker, now_ms: self._append(marker, AppendOrigin.MARKER, -1, now_ms)
+        )
         self.configure(config)
+        if config.strings(PROMOTED) and not self.source:
+            end = end_of_source(log.epochs.entries, self.record.leader_epoch, log.log_end_offset)
+            self._source_transactions.promoted(end)
 
     def configure(self, config: TopicConfig) -> None:
         was, self.source = self.source, config.text(MIRROR_SOURCE)
@@ -131,6 +139,8 @@ class Partition(Replica):
             log.info("%s: promoted: it is no longer a mirror of %s", self, was)
             if self.isr is not None:
                 self.log.assign_leader_epoch(self.record.leader_epoch)
+            if not was.endswith(REJOIN):  # giving up: open transactions are this cluster's own
+                self._source_transactions.promoted(self.log.log_end_offset)
         self._min_isr = config.integer("min.insync.replicas")
         self._count_min_isr()
         self._flush_messages = config.integer("flush.messages")
@@ -164,6 +174,7 @@ class Partition(Replica):
         self.record = record
         self._look_at_epoch()
         self._count_min_isr()
+        self._source_transactions.retry()
         if self.isr is None:
             return
         self.isr.update(record, self.log.log_end_offset, now_ms())
@@ -184,6 +195,7 @@ class Partition(Replica):
         self._replicated()
         if self._undeleted:
             self._undeleted.passed(self.low_watermark)
+        self._source_transactions.retry()
 
     def _not_enough_replicas(self) -> ApiError:
         return ApiError(

@@ -207,11 +207,8 @@ class DivergedRecords:
             mark = Mark(topic_id, partition, common - 1, -1, common, 0, self._request_id, producer)
         writer = _Writer(self._at_target, (topic + SET_ASIDE_SUFFIX, partition), mark)
         async for header, batch in self._batches(where, mark.offset + 1, end, epoch):
-            if header.is_control:
-                raise CannotResync(
-                    f"{topic}-{partition}: the batch at offset {header.base_offset} is of a transaction, and cannot be"
-                    f" set aside: delete topic {topic} in the target to mirror the source's from its start"
-                )
+            if header.is_control:  # markers are no records; those of aborted transactions are set aside, too
+                continue
             for record in read_records(batch):
                 if record.offset > mark.offset:
                     await writer.add(record, header)

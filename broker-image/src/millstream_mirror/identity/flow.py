@@ -10,7 +10,7 @@ import logging
 import uuid
 from dataclasses import dataclass
 
-from millstream_kafka.batch import CONTROL, TRANSACTIONAL, iter_batches
+from millstream_kafka.batch import iter_batches
 from millstream_kafka.protocol import mirror_append
 from millstream_kafka.protocol.errors import ErrorCode
 from millstream_kafka.protocol.fetch import PartitionData
@@ -23,7 +23,7 @@ from millstream_kafka.protocol.mirror_append import (
 from millstream_kafka.topic_partition import TopicPartition
 
 from ..kafka.progress import Progress
-from ..partitions.partition_task import BATCH_NOT_MIRRORED, DIVERGED, PartitionTask, SentRequest
+from ..partitions.partition_task import DIVERGED, PartitionTask, SentRequest
 from ..partitions.pipeline import PRODUCE_TIMEOUT_MS, TASK_BYTES, Flow, Numbered, Part
 from ..records.offset_map import OffsetMap
 from ..records.rewrite import Outgoing
@@ -129,7 +129,9 @@ class ReplicaTask(PartitionTask):
 
 
 class CopyFlow(Flow):
-    """Forwards the tasks of one source to MirrorAppend."""
+    """Forwards the tasks of one source to MirrorAppend, with open and aborted transactions and their markers."""
+
+    is_committed = False
 
     async def _number(self, task: PartitionTask, data: PartitionData) -> Numbered:
         """The next batches, unchanged; none if only the start of the source's log has moved."""
@@ -143,21 +145,21 @@ class CopyFlow(Flow):
             return [([], b"")] if is_behind and is_all and not task.in_flight else []
         batches: list[Outgoing] = []
         begin = end = 0
-        reason = problem = ""
+        problem = ""
         position, task_end, before = task.position, task.end, task.at
         async for at, header in in_turns(iter_batches(fetched)):
             if header.next_offset <= position:
                 continue
-            reason, problem = _unusable(header.attributes, header.base_offset, 0 if batches else task_end)
-            if reason:
+            problem = _unusable(header.base_offset, 0 if batches else task_end)
+            if problem:
                 break
             begin = begin if batches else at
             end = at + header.size
             batches.append(Outgoing(fetched[at:end], at, 0, 0, header.next_offset, header.record_count))
         if (task.at, task.end) != (before, task_end) or not task.may_fetch(TASK_BYTES):
             return []  # it failed or recovered meanwhile
-        if reason and not batches:
-            task.fail(f"{task}: {problem}", reason=reason)
+        if problem and not batches:
+            task.fail(f"{task}: {problem}", reason=DIVERGED)
             self._failure(task.error)
             self._wake.set()
         return [(batches, fetched[begin:end])] if batches else []
@@ -208,16 +210,11 @@ class CopyFlow(Flow):
             self._failure(task.error)
 
 
-def _unusable(attributes: int, base_offset: int, end: int) -> tuple[str, str]:
-    """The reason, and its text, why a batch must not be appended to the target; empty if it may."""
-    if attributes & (TRANSACTIONAL | CONTROL):
-        return BATCH_NOT_MIRRORED, (
-            f"the batch at offset {base_offset} belongs to a transaction, which mode Identity cannot mirror yet:"
-            " exclude the topic, or mirror it with mode Aggregate"
-        )
+def _unusable(base_offset: int, end: int) -> str:
+    """Why a batch must not be appended to the target; empty if it may."""
     if base_offset < end:
-        return DIVERGED, (
+        return (
             f"diverged: the source's batch at offset {base_offset} reaches across offset {end}, where the target ends:"
             " promote the topic to keep it, or delete it in the target to mirror the source from its start"
         )
-    return "", ""
+    return ""

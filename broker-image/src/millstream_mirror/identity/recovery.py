@@ -41,7 +41,7 @@ from ..kafka.progress import Gap, Progress, ProgressStore, target_number
 from ..kafka.topics import leaders_of
 from ..membership.member import TaskName
 from ..partitions.assignment import Leaders, TaskRecovery
-from ..partitions.partition_task import BATCH_NOT_MIRRORED, DIVERGED, PartitionTask
+from ..partitions.partition_task import DIVERGED, PartitionTask
 from ..partitions.stats import Counters
 from ..partitions.waiting import Cause, no_leader
 from .flow import ReplicaTask
@@ -124,8 +124,7 @@ class IdentityRecovery(TaskRecovery):
             if task.gap is not None:
                 return
             await asyncio.sleep(RETRY_S)
-        if task.reason != BATCH_NOT_MIRRORED:  # this reason holds until a batch is appended
-            task.error = task.reason = ""
+        task.error = task.reason = ""
 
     async def _compare_in_batch(self, task: ReplicaTask) -> Trouble | None:
         """Like `_compare`, but one run serves all tasks that arrive while leaders are looked up.

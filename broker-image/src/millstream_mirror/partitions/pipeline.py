@@ -62,6 +62,9 @@ logger = logging.getLogger(__name__)
 
 
 class Flow(ABC):
+    is_committed = True
+    """Whether it fetches only records whose transactions have ended."""
+
     def __init__(
         self,
         source_name: str,
@@ -234,7 +237,7 @@ class Flow(ABC):
 
     async def _pump(self, node: int) -> None:
         pause = BACKOFF_S
-        session = FetchSession(is_wanted=self._limit is None)
+        session = FetchSession(is_wanted=self._limit is None, is_committed=self.is_committed)
         observed_at = 0.0
         while True:
             tasks, full = await self._tasks_to_fetch(node)

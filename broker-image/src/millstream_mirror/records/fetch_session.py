@@ -36,8 +36,12 @@ FetchPosition = tuple[int, int]
 
 
 class FetchSession:
-    def __init__(self, *, is_wanted: bool = True) -> None:
-        """``is_wanted`` is False if the order of the partitions in a request matters."""
+    def __init__(self, *, is_wanted: bool = True, is_committed: bool = True) -> None:
+        """``is_wanted`` is False if the order of the partitions in a request matters.
+
+        ``is_committed``: up to the end of finished transactions, and responses list which were aborted.
+        """
+        self._isolation_level = 1 if is_committed else 0
         self._begin = 0 if is_wanted else NO_SESSION
         self._held: dict[TopicPartition, tuple[int, int, int]] = {}
         self._id = 0
@@ -95,7 +99,7 @@ class FetchSession:
             max_wait_ms=wait_ms,
             min_bytes=1,
             max_bytes=max_bytes,
-            isolation_level=1,
+            isolation_level=self._isolation_level,
             session_id=self._id,
             session_epoch=self._epoch,
             topics=[

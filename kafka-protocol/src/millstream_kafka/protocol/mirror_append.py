@@ -14,7 +14,7 @@ Each partition's response has the state of the target's log, if this broker lead
     FENCED_LEADER_EPOCH      the batches are older than the last one here: the two logs have diverged
     NOT_LEADER_OR_FOLLOWER   also while the partition takes a leader epoch above those of the batches: retry
     INVALID_REQUEST          log_start_offset is so far beyond the end of the log that no source can start there
-    INVALID_RECORD           transactional or control batches, which brokers do not store yet
+    INVALID_RECORD           control batches that no broker writes, and transactional ones without a producer
 """
 
 from __future__ import annotations
