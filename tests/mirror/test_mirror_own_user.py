@@ -20,6 +20,7 @@ from millstream_harness.in_memory import MemoryKube, stored
 from millstream_harness.manifests import cluster, resource
 from millstream_harness.mirror import OF_MIRRORS, MirrorProcess, arrived, create, produce
 from millstream_harness.mirror_groups import commit, follows
+from millstream_harness.on_kubernetes import services_on_kubernetes
 from millstream_harness.scenario import eventually, unique
 from millstream_kafka.admin.client import AdminClient as Admin
 from millstream_kafka.client import AuthenticationFailed, ClusterClient, Credential, Sasl, Security
@@ -31,7 +32,6 @@ from millstream_operator.models import Cluster, MirrorMaker, decode_as
 from millstream_operator.models.keys import Key
 from millstream_operator.reconcile.common.pod_users import remove_unused_users
 from millstream_operator.reconcile.mirror.apply import reconcile_mirror
-from millstream_operator.state.context import Services
 
 pytestmark = pytest.mark.soak
 
@@ -66,7 +66,7 @@ class Operated:
         }
         clusters = [stored(cluster(name), status) for name, status in platform.items()]
         self.kube = MemoryKube(*clusters, manifest)
-        self.services = Services(self.kube, reach=self._reach)
+        self.services = services_on_kubernetes(self.kube, reach=self._reach)
         for one in clusters:
             self.services.store.put(one)
         self.folder = folder

@@ -29,6 +29,10 @@ from .manager.controller import Manager
 from .manager.leadership import Leadership, LeaseName, own_identity
 from .models import API_VERSION, KINDS
 from .models.cluster import Unstated
+from .reconcile.cluster.pods import StatefulSets
+from .reconcile.group.workload_apply import Deployments as WorkloadDeployments
+from .reconcile.load.launch import KubernetesLauncher
+from .reconcile.mirror.deployment import Deployments as MirrorDeployments
 from .resources.images import Images, SparkRole
 from .resources.volumes import UserIds, VolumeOwnership
 from .serving import logs, scrape
@@ -184,6 +188,10 @@ def main(
     )
     services = Services(
         kube,
+        broker_runtime=StatefulSets(),
+        workloads=WorkloadDeployments(),
+        mirrors=MirrorDeployments(),
+        launcher=KubernetesLauncher(),
         images=images,
         spark_role=spark_role,
         volume_ownership=VolumeOwnership(volume_ownership),

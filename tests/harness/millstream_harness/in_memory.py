@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import msgspec
 
+from millstream_harness.on_kubernetes import services_on_kubernetes
 from millstream_kafka.client import Security
 from millstream_operator.kafka.admin import KafkaAdmin
 from millstream_operator.kafka.pools import AdminPool
@@ -202,7 +203,7 @@ class InMemory:
     """Seconds until the next look by resource, if a test looked."""
 
     def __post_init__(self) -> None:
-        services = Services(
+        services = services_on_kubernetes(
             self.kube, admins=_OneCluster(self.brokers), now=lambda: NOW, nonce=lambda: "u-daily"
         )
         object.__setattr__(self, "services", services)

@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+from millstream_harness.on_kubernetes import services_on_kubernetes
 from millstream_operator.kafka.client_config import ClientConfig
 from millstream_operator.kubernetes.client import Kube
 from millstream_operator.main import operate, wait_for_crds
@@ -29,7 +30,6 @@ from millstream_operator.reconcile.common import shared_cluster as together
 from millstream_operator.reconcile.topic import apply as topic_kafka
 from millstream_operator.serving import logs
 from millstream_operator.serving.scrape import parse_address
-from millstream_operator.state.context import Services
 
 from .broker import fixed_port
 from .daemon import Daemon
@@ -169,7 +169,7 @@ def main(
     kube = Kube.connect()
     wait_for_crds(kube)
     leadership = Leadership(kube, LeaseName(*lease.split("/")), identity)
-    services = Services(kube, reach=reach)
+    services = services_on_kubernetes(kube, reach=reach)
     asyncio.run(operate(services, namespaces.split(","), liveness, leadership, parse_address(metrics)))
 
 

@@ -11,13 +11,13 @@ import pytest
 
 from millstream_harness.kube import Json, Namespace, run, until
 from millstream_harness.manifests import cluster
+from millstream_harness.on_kubernetes import services_on_kubernetes
 from millstream_harness.operator import OperatorProcess
 from millstream_operator.kubernetes.client import Kube, Manifest
 from millstream_operator.models import Cluster, decode_as
 from millstream_operator.reconcile.cluster import zookeeper_login
 from millstream_operator.reconcile.cluster.ensemble import apply_ensemble
 from millstream_operator.reconcile.cluster.objects import apply_brokers, live_brokers
-from millstream_operator.state.context import Services
 
 pytestmark = pytest.mark.soak
 
@@ -71,7 +71,7 @@ def test_what_is_as_it_should_be_is_not_applied_again(new_namespace: Callable[[]
     east = decode_as(Cluster, namespace.get("cluster", "default"))
     kube = CountingKube.connect()
     assert isinstance(kube, CountingKube)
-    services = Services(kube)
+    services = services_on_kubernetes(kube)
     warnings: list[str] = []
     for _ in range(2):
         live = live_brokers(services, east)

@@ -22,6 +22,7 @@ from kubernetes.config import load_kube_config
 from msgspec.structs import replace
 
 from millstream_harness.kube import CommandFailed, Namespace, run, until
+from millstream_harness.on_kubernetes import services_on_kubernetes
 from millstream_harness.tools import require
 from millstream_operator.kubernetes.client import Kube, KubeError
 from millstream_operator.local.clusters import command
@@ -41,7 +42,6 @@ from millstream_operator.resources.images import Images, SparkRole
 from millstream_operator.resources.load_job import job
 from millstream_operator.resources.network_policy import network_policies
 from millstream_operator.resources.pod_access import PodAccess
-from millstream_operator.state.context import Services
 
 pytestmark = pytest.mark.soak
 
@@ -265,7 +265,7 @@ def test_the_operator_can_run_a_load_and_clean_up_after_it(
     started = load_objects.with_files_of_access(job(run_of, Images()), run_of, access)
     for manifest in (load_objects.config_map(run_of, access, Images()), started):
         operator.create(manifest)
-    services = Services(operator)
+    services = services_on_kubernetes(operator)
     clean(services, load, begun)
     assert policed.get("job", "daily-0001-x")["metadata"]["name"] == "daily-0001-x"
     pod = until("a driver", lambda: policed.list("pod", "-l", "millstream.dev/run=daily-0001-x"))[0]

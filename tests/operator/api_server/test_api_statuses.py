@@ -9,6 +9,7 @@ import pytest
 
 from millstream_harness.kube import Namespace
 from millstream_harness.manifests import topic
+from millstream_harness.on_kubernetes import services_on_kubernetes
 from millstream_harness.scenario import unique
 from millstream_operator.kubernetes.client import Kube, KubeError
 from millstream_operator.models import API_VERSION, BatchLoad, BatchLoadStatus, Topic, TopicStatus, decode_as
@@ -50,7 +51,7 @@ def name() -> str:
 
 def an_operator(kube: Kube, namespace: Namespace, kind: str, name: str) -> tuple[Services, Any]:
     """An operator that has seen the current resource, and the resource."""
-    services = Services(kube)
+    services = services_on_kubernetes(kube)
     live = kube.get(API_VERSION, kind, namespace.name, name)
     assert live is not None
     services.store.put(live)

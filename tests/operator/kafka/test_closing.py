@@ -24,6 +24,7 @@ from millstream_harness.cluster import SESSION_MS, defaults
 from millstream_harness.in_memory import MemoryKube, stored
 from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.manifests import resource
+from millstream_harness.on_kubernetes import services_on_kubernetes
 from millstream_harness.shared_tree import SharedTree
 from millstream_kafka.client.security import Credential, Sasl, Security
 from millstream_operator.kafka.client_config import ClientConfig
@@ -38,7 +39,6 @@ from millstream_operator.kubernetes.client import Kube
 from millstream_operator.models import Cluster, decode_as
 from millstream_operator.reconcile.cluster.apply import reconcile_cluster
 from millstream_operator.resources.owned import selector
-from millstream_operator.state.context import Services
 from millstream_operator.state.platform import platform_client
 
 pytestmark = pytest.mark.soak
@@ -80,7 +80,7 @@ class Operated:
             InProcessBroker(folder / f"broker-{number}", {}, self.tree) for number in range(BROKERS)
         ]
         self.kube = MemoryKube(stored(resource("Cluster", "east")))
-        self.services = Services(self.kube, reach=self._reach)
+        self.services = services_on_kubernetes(self.kube, reach=self._reach)
         self.restarts = 0
 
     def spec(self, *listeners: dict[str, Any], **spec: Any) -> None:

@@ -11,6 +11,7 @@ import pytest
 from millstream_harness.guarded_broker import Guarded, guarded_broker
 from millstream_harness.in_memory import MemoryKube, deleted, stored
 from millstream_harness.manifests import cluster, resource
+from millstream_harness.on_kubernetes import services_on_kubernetes
 from millstream_harness.scenario import eventually, unique
 from millstream_harness.secured_kafka import guarded_kafka
 from millstream_kafka.admin.client import AdminClient
@@ -21,7 +22,6 @@ from millstream_operator.kafka.client_config import ClientConfig
 from millstream_operator.kafka.records import Acl, AclOperation, PatternType, PermissionType, ResourceType
 from millstream_operator.models import User, decode_as
 from millstream_operator.reconcile.user.apply import observe, reconcile_users
-from millstream_operator.state.context import Services
 
 pytestmark = pytest.mark.soak
 
@@ -45,7 +45,7 @@ class Operated:
         self.name = unique("user")
         manifest = stored(resource("User", self.name, clusterRef={"name": "default"}, **spec))
         self.kube = MemoryKube(stored(cluster("default")), manifest)
-        self.services = Services(self.kube, reach=lambda *_: ClientConfig(bootstrap))
+        self.services = services_on_kubernetes(self.kube, reach=lambda *_: ClientConfig(bootstrap))
         self.services.store.put(self.kube.objects["Cluster", "default"])
         self.admin: KafkaAdmin = self.services.admins.at(bootstrap)
 

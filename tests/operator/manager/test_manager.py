@@ -13,6 +13,7 @@ import pytest
 
 from millstream_harness.in_memory import NOW, InMemory, MemoryKube, deleted, in_memory, stored
 from millstream_harness.manifests import cluster, topic
+from millstream_harness.on_kubernetes import services_on_kubernetes
 from millstream_operator.handlers import CONTROLLERS
 from millstream_operator.kafka.records import AdminError
 from millstream_operator.kubernetes.client import KubeError, Manifest
@@ -126,7 +127,7 @@ async def test_slow_groups_leave_workers_to_others(monkeypatch: pytest.MonkeyPat
 
 
 async def test_the_brokers_of_a_cluster_that_is_gone_are_let_go() -> None:
-    services = Services(MemoryKube())
+    services = services_on_kubernetes(MemoryKube())
     gone = stored(cluster("default"))
     manager = Manager(services, CONTROLLERS)
     manager.seen(None, gone)

@@ -24,8 +24,9 @@ from millstream_harness.java import SHORT_LIVED
 from millstream_harness.tools import require
 from millstream_operator.models import ManifestError
 from millstream_operator.models.conditions import Reason
+from millstream_operator.models.roll import RollingPod
 from millstream_operator.reconcile.cluster.plan import broker_pods, refusal, why_not_ready
-from millstream_operator.reconcile.cluster.rolling import RollingPod, restart_reasons
+from millstream_operator.reconcile.cluster.rolling import restart_reasons
 from millstream_operator.resources import cluster as build
 from millstream_operator.resources.broker_config import (
     DYNAMIC_CONFIG,

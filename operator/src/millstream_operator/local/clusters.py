@@ -7,11 +7,7 @@
 
 Listeners are bound to 127.0.0.1, at ports from `ports`. If the Internal listener has authentication or TLS, brokers
 have the listeners of their own that they have on Kubernetes: one among themselves, and with TLS one where this command,
-workers and loads log in.
-
-Invariant: running brokers are restarted one at a time, by the plan of a roll (reconcile/cluster/rolling.py): only while
-every partition keeps its minimum ISR without the broker. They restart together if they connect to each other in another
-way than before.
+workers and loads log in. The reconcile of Clusters decides what starts and restarts (brokers.py).
 """
 
 from __future__ import annotations
@@ -26,15 +22,12 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from ..kafka.admin import KafkaAdmin
-from ..kafka.records import AdminError, BrokersState, PartitionReplicas
 from ..models import Cluster, Listener, ListenerStatus
 from ..models.cluster import PlatformStatus, PlatformTls
 from ..models.conditions import Reason
 from ..models.problem import Problem
 from ..reconcile.cluster.platform import with_login
-from ..reconcile.cluster.rolling import NO_ANSWER, Roll, RollingPod, plan_roll
-from ..resources.broker_config import PLATFORM_FILE, BrokerFiles, broker_config, properties
+from ..resources.broker_config import DYNAMIC_CONFIG, PLATFORM_FILE, BrokerFiles, broker_config, properties
 from ..resources.certificates import CA, brokers_secret, trust_secret
 from ..resources.listeners import (
     PLATFORM,
@@ -58,8 +51,6 @@ HTTP_PORT = 9404
 FREE_S = 2.0
 """How long to wait for a port that a program may have for a moment."""
 START_TRIES = 3
-IN_SYNC_S = 60.0  # for the replicas of a broker that was just restarted
-CHANGED = ("ConfigurationChanged",)
 Say = Callable[[str], None]
 
 
@@ -124,6 +115,9 @@ class LocalCluster:
     def running(self) -> list[int]:
         """The running brokers."""
         return [broker for broker in self.brokers if self._alive(self._key(broker)) is not None]
+
+    def pid(self, broker: int) -> int:
+        return self.state.daemons[self._key(broker)].pid
 
     def missing(self) -> Problem | None:
         """The names of processes that should run and do not."""
@@ -240,32 +234,38 @@ class LocalCluster:
 
     # Brokers
 
-    def start_brokers(self, say: Say, admin: Callable[[], KafkaAdmin]) -> bool:
-        """Make all brokers run with the Cluster's configuration; return False if they already did."""
-        running = self.running()
-        stale = [broker for broker in running if not self._is_as_asked(broker)]
-        together = len(self.brokers) > 1 and any(map(self._connects_otherwise, stale))
-        if together:
+    def start_brokers(self, say: Say) -> bool:
+        """Start the brokers that do not run; return False if all ran. Raises StartFailed.
+
+        They restart together if they connect to each other in another way than before; a single one waits for nobody.
+        """
+        running, stale = self.running(), self.stale()
+        if stale and len(self.brokers) == 1:
+            say(f"Cluster {self.cluster.name}: its configuration changed: the broker is restarted")
+        elif together := any(map(self._connects_otherwise, stale)):
             say(
                 f"Cluster {self.cluster.name}: brokers connect to each other in another way: all are restarted"
             )
+        if stale and (len(self.brokers) == 1 or together):
             for broker in running:
                 processes.stop(self.state.daemons[self._key(broker)])
-            running, stale = [], []
+            running = []
         for broker in self.brokers:
             if broker not in running:
                 self._start(broker, say)
-        if stale:
-            several = "brokers are restarted, one after the other"
-            what = several if len(self.brokers) > 1 else "the broker is restarted"
-            say(f"Cluster {self.cluster.name}: its configuration changed: {what}")
-        restarted = together or bool(stale)
-        while stale:
-            broker = self._next_to_restart(stale, admin)
-            processes.stop(self.state.daemons[self._key(broker)])
-            self._start(broker, say)
-            stale.remove(broker)
-        return restarted or len(running) < len(self.brokers)
+            elif self._is_as_asked(broker):  # configuration that running brokers accept may differ
+                with processes.files_of_a_start():
+                    self._file(broker).write_text(properties(self.config(broker)))
+        return len(running) < len(self.brokers)
+
+    def stale(self) -> list[int]:
+        """The running brokers that must restart to have the Cluster's configuration."""
+        return [broker for broker in self.running() if not self._is_as_asked(broker)]
+
+    def restart(self, broker: int, say: Say) -> None:
+        """Raises StartFailed."""
+        processes.stop(self.state.daemons[self._key(broker)])
+        self._start(broker, say)
 
     def encrypted_endpoints(self) -> dict[int, list[tuple[str, int]]]:
         """Where running brokers listen with TLS."""
@@ -401,33 +401,12 @@ class LocalCluster:
                 )
         return f"port {port} is in use"
 
-    def _next_to_restart(self, stale: Sequence[int], admin: Callable[[], KafkaAdmin]) -> int:
-        """The broker to restart now, by the same plan as on Kubernetes; StartFailed if none is possible in time."""
-        if len(self.brokers) == 1:
-            return stale[0]
-        roll = Roll(blocked=NO_ANSWER)
-
-        def planned() -> bool:
-            nonlocal roll
-            running = self.running()
-            pods = [
-                RollingPod(broker, f"broker {broker}", broker in running, CHANGED if broker in stale else ())
-                for broker in self.brokers
-            ]
-            roll = plan_roll(pods, len(pods), *_ask(admin()))
-            return roll.restart is not None
-
-        if not processes.wait_for(planned, IN_SYNC_S) or roll.restart is None:
-            names = ", ".join(map(str, stale))
-            raise StartFailed(f"these brokers run with their old configuration: {names}: {roll.blocked}")
-        return roll.restart.number
-
     def _is_as_asked(self, broker: int) -> bool:
         asked = {f"{name}:{port}" for name, port in self._asked()}
         if asked != self.state.ports.get(self._key(broker), {}).keys():
             return False
         try:
-            return self._file(broker).read_text() == properties(self.config(broker))
+            return _static(self._file(broker).read_text()) == _static(properties(self.config(broker)))
         except OSError:
             return False
 
@@ -475,11 +454,9 @@ class LocalCluster:
         return self.folder / f"broker-{broker}.properties"
 
 
-def _ask(admin: KafkaAdmin) -> tuple[list[PartitionReplicas] | None, BrokersState | None]:
-    try:
-        return admin.replicas(min_isr=True), admin.brokers()
-    except AdminError:
-        return None, None
+def _static(text: str) -> list[str]:
+    """The lines of a configuration file that a broker reads only once."""
+    return [line for line in text.splitlines() if line.partition("=")[0] not in DYNAMIC_CONFIG]
 
 
 def _has_topics(folder: Path) -> bool:

@@ -1,8 +1,7 @@
 """One pass over the resources of a kind: the counterpart of the operator's controllers, with processes for pods.
 
-The operator's own functions reconcile all kinds, on the local brokers; only Clusters use the operator's plans and this
-module's actions. If a step fails for one resource, its Ready condition
-reports that, and the next resource follows.
+The operator's own functions reconcile all kinds, on the local brokers. If a step fails for one resource, its Ready
+condition reports that, and the next resource follows.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import copy
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +33,8 @@ from ..models.load_run import RunState, in_flight
 from ..models.problem import PAUSED, NewCondition, Problem, condition_before, is_paused
 from ..models.words import count_of
 from ..reconcile.cluster import plan as cluster_plan
-from ..reconcile.cluster.kafka import View, cluster_id_of
-from ..reconcile.cluster.platform import rotate
-from ..reconcile.common.pod_users import remove_unused_users
+from ..reconcile.cluster.apply import READY_INTERVAL_S, findings_of, reconcile_cluster, report
+from ..reconcile.cluster.kafka import View
 from ..reconcile.common.reference import cluster_key, find_cluster
 from ..reconcile.group.apply import SOON_S as GROUP_SOON_S
 from ..reconcile.group.apply import reconcile_groups
@@ -50,20 +47,19 @@ from ..reconcile.mirror.promotion import Promotion, is_over, requested
 from ..reconcile.mirror.promotion_conditions import condition as promotion_condition
 from ..reconcile.topic.apply import reconcile_topics
 from ..reconcile.user.apply import reconcile_users
-from ..state.cache import Store, key_for
+from ..state.cache import Store
 from ..state.context import Services
 from ..state.status import write_status
 from . import spark
 from .api import LocalApi
-from .certificates import client_of, write_certificates, write_login
+from .brokers import LocalBrokers
 from .clusters import LocalCluster
 from .folder import DataFolder
-from .java import NotInstalled
 from .late import late_status
 from .loads import LocalLauncher
+from .logins import client_of
 from .mirrors import LocalMirror, LocalMirrors
 from .observing import ObservingPool
-from .processes import StartFailed
 from .secrets import Secrets
 from .state import Resource, State
 from .user_secrets import UserSecrets
@@ -71,6 +67,8 @@ from .workloads import LocalWorkloads
 
 SCHEDULE = "schedule/default/loads/0"
 """The process that runs the schedules of loads."""
+CLUSTER_SETTLE_S = 60.0
+"""How long to wait for the replicas of a broker that was restarted, and until brokers serve new certificates."""
 SETTLE_S = 10.0  # for topics that were just created
 # The reason of a failed `up` to start missing processes.
 START_FAILED = {
@@ -103,19 +101,19 @@ class Pass:
         self.save = save
         self.folder = DataFolder(data, state, save)
         self.secret_files = UserSecrets(data / "users")
-        self.certificates: dict[Key, NewCondition] = {}
-        """The condition of each Cluster whose certificates were written."""
         self.retry = True
         """Whether failed runs are repeated although their load is unchanged."""
         self.failures: dict[str, str] = {}
         self.waiting: dict[str, str] = {}
+        self.broker_runtime = LocalBrokers(self.folder, self.secrets, self.secret_files, say)
         self.mirror_runtime = LocalMirrors(self.folder, self.secrets, say)
         self.services = Services(
             kube=LocalApi(state, self.secret_files),
             store=Store(checks=not isinstance(admins, ObservingPool)),  # `up` has checked what `status` reads
             admins=admins,
             pace=None,
-            reach=lambda kube, cluster: client_of(kube, self._local(cluster)),
+            reach=lambda kube, cluster: client_of(kube, LocalCluster(self.folder, cluster)),
+            broker_runtime=self.broker_runtime,
             workloads=LocalWorkloads(self.folder, changes=not isinstance(admins, ObservingPool)),
             mirrors=self.mirror_runtime,
             launcher=LocalLauncher(self.folder, say, progress),
@@ -130,7 +128,7 @@ class Pass:
         work = cls(state, data, pool, lambda line: None, lambda at: None, lambda: None)
         try:
             for cluster in work._of(Cluster, keys):
-                work._cluster_status(cluster, work._refusal(cluster) or work._missing(cluster))
+                work._observe_cluster(cluster)
             before = {key: copy.deepcopy(resource) for key, resource in state.resources.items()}
             work._reconcile(Topic, reconcile_topics, keys)
             work._reconcile(ConsumerGroup, reconcile_groups, keys)
@@ -164,68 +162,57 @@ class Pass:
 
     def clusters(self, keys: Sequence[str]) -> None:
         for cluster in self._of(Cluster, keys):
-            local = self._local(cluster)
-            started = False
-            if (problem := self._refusal(cluster) or self._certificates(cluster)) is None:
-                step = Reason.ZOOKEEPER_NOT_READY
-                try:
-                    started = local.start_zookeeper()
-                    step = Reason.BROKER_FAILED
-                    started |= local.start_brokers(self.say, partial(self.services.brokers_of, cluster))
-                except (NotInstalled, StartFailed) as error:
-                    problem = Problem(step, str(error))
-            self._cluster_status(cluster, problem)
-            if problem is not None:
-                self._failed(cluster, problem)
-            else:
-                self._logins(self._get(Cluster, _key(cluster)))
-                self.say(f"{_title(cluster)}: {'started' if started else 'runs'} at {local.bootstrap}")
+            seconds = reconcile_cluster(self.services, cluster)
+            before, deadline = self._pids(cluster), time.monotonic() + CLUSTER_SETTLE_S
+            while (
+                _continues(after := self._get(Cluster, _key(cluster)), seconds)
+                and time.monotonic() < deadline
+            ):
+                time.sleep(0.1)
+                seconds = reconcile_cluster(self.services, after)
+                if (pids := self._pids(after)) != before:
+                    before, deadline = pids, time.monotonic() + CLUSTER_SETTLE_S
+            self._say_cluster(after)
 
-    def _certificates(self, cluster: Cluster) -> Problem | None:
-        local = self._local(cluster)
-        problem, said = write_certificates(self.services, local, self.secrets, self.secret_files)
-        if said is not None:
-            self.certificates[key_for(cluster)] = said
-        return problem or write_login(self.services, local)
+    def _pids(self, cluster: Cluster) -> list[int]:
+        """The processes of a Cluster's brokers."""
+        local = LocalCluster(self.folder, cluster)
+        return [local.pid(broker) for broker in local.running()]
 
-    def _logins(self, cluster: Cluster) -> None:
-        """Replace the operator's password if that is requested, and remove users of workers that are gone."""
-        if cluster.status.platform is None:
-            return
-        deadline = time.monotonic() + SETTLE_S
-        while rotate(self.services, cluster) and time.monotonic() < deadline:
-            time.sleep(0.1)
-        remove_unused_users(self.services, cluster, self.services.brokers_of(cluster))
+    def _say_cluster(self, cluster: Cluster) -> None:
+        blocked = condition_before(cluster, ConditionType.ROLLING_UPDATE)
+        ready = condition_before(cluster, ConditionType.READY)
+        if ready is not None and not ready[1]:
+            self._failed(cluster, Problem(ready[2], ready[3]))
+        elif is_paused(cluster):
+            self.say(f"{_title(cluster)}: {PAUSED[3]}")
+        elif blocked is not None:
+            names = ", ".join(map(str, LocalCluster(self.folder, cluster).stale()))
+            words = f"these brokers run with their old configuration: {names}: {blocked[3]}"
+            self._failed(cluster, Problem(Reason.BROKER_FAILED, words))
+        else:
+            started = self.broker_runtime.started.get(_key(cluster))
+            self.say(f"{_title(cluster)}: {'started' if started else 'runs'} at {cluster.status.bootstrap}")
 
-    def _refusal(self, cluster: Cluster) -> Problem | None:
-        return cluster_plan.refusal(cluster) or self._local(cluster).refusal()
+    def _observe_cluster(self, cluster: Cluster) -> None:
+        """Write the status of a Cluster without any change."""
+        brokers = self.broker_runtime.open(self.services, cluster)
+        findings = findings_of(brokers)
+        findings.problem = (
+            cluster_plan.refusal(brokers.cluster) or brokers.refusal() or self._missing(brokers.cluster)
+        )
+        findings.strays = View(self.services.brokers_of(cluster) if brokers.ready else None).strays()
+        report(self.services, brokers, findings)
 
     def _missing(self, cluster: Cluster) -> Problem | None:
         """The missing processes, in the words of the last `up` if it could not start them."""
-        missing = self._local(cluster).missing()
+        missing = LocalCluster(self.folder, cluster).missing()
         if missing is not None:
             failed = START_FAILED[missing.reason]
             for condition in cluster.status.conditions or ():
                 if (condition.type, condition.status) == (ConditionType.READY, "False"):
                     return Problem(failed, condition.message) if condition.reason == failed else missing
         return missing
-
-    def _local(self, cluster: Cluster) -> LocalCluster:
-        return LocalCluster(self.folder, cluster)
-
-    def _cluster_status(self, cluster: Cluster, problem: Problem | None) -> None:
-        local = self._local(cluster)
-        findings = cluster_plan.Findings(ready=len(local.running()), problem=problem)
-        findings.strays = View(self.services.brokers_of(cluster) if findings.ready else None).strays()
-        if (of_certificates := self.certificates.get(key_for(cluster))) is not None:
-            findings.conditions.append(of_certificates)
-        cluster_id = cluster_id_of(self.services, cluster, findings.ready)
-        bootstrap = local.bootstrap if findings.ready else None
-        listeners = local.listener_addresses() if findings.ready else None
-        status = cluster_plan.status_with(
-            local.cluster, findings, bootstrap, listeners, cluster_id, self.services.now()
-        )
-        self._write(cluster, status)
 
     # Users, topics and groups: the operator's own reconciles
 
@@ -264,7 +251,7 @@ class Pass:
     def stop_workload(self, key: str) -> bool:
         """Stop the consumers of a ConsumerGroup that is to be deleted. Returns whether it has a workload."""
         group = self._get(ConsumerGroup, Key(*key.split("/")))
-        if self.services.workloads is None or not has_workload(group):
+        if not has_workload(group):
             return False
         self.services.workloads.stop(self.services, group)
         return True
@@ -295,7 +282,7 @@ class Pass:
 
     def _runs(self, resource: User | Topic | ConsumerGroup) -> bool:
         cluster = find_cluster(self.services, resource.namespace, resource.spec.cluster_ref)
-        return isinstance(cluster, Cluster) and bool(self._local(cluster).running())
+        return isinstance(cluster, Cluster) and bool(LocalCluster(self.folder, cluster).running())
 
     # Mirrors
 
@@ -437,6 +424,12 @@ def rows_of(run: Run) -> str:
 def _ready_of(resource: Resource) -> dict[str, Any] | None:
     conditions = (resource.get("status") or {}).get("conditions") or ()
     return next((one for one in conditions if one["type"] == ConditionType.READY), None)
+
+
+def _continues(cluster: Cluster, seconds: float) -> bool:
+    """Whether brokers have yet to restart, or to serve new certificates; not after a failure."""
+    ready = condition_before(cluster, ConditionType.READY)
+    return seconds < READY_INTERVAL_S and ready is not None and bool(ready[1]) and not is_paused(cluster)
 
 
 def _promotes(mirror: MirrorMaker) -> bool:

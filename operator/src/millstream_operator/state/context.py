@@ -7,7 +7,7 @@ declares: so mypy checks that a reconcile of Topics, for example, starts no run 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Protocol
@@ -17,13 +17,15 @@ from ..kafka.client_config import ClientConfig
 from ..kafka.lag_age import OffsetTimes
 from ..kafka.pools import AdminPool, OwnAdmins
 from ..kubernetes.client import Kube
-from ..models import BatchLoad, BatchLoadStatus, Cluster, ConsumerGroup, MirrorMaker
+from ..models import BatchLoad, BatchLoadStatus, Cluster, ConsumerGroup, ListenerStatus, MirrorMaker
 from ..models.cluster import Unstated
+from ..models.conditions import Reason
 from ..models.consumers import Consumers, Decide
 from ..models.keys import Key
 from ..models.load_run import ObservedRun
 from ..models.mirror_reports import WorkerReport, Workers
-from ..models.problem import Problem
+from ..models.problem import NewCondition, Problem
+from ..models.roll import Roll, RollingPod
 from ..resources.images import Images, SparkRole
 from ..resources.mirror import Endpoint, Mirrored
 from ..resources.volumes import VolumeOwnership
@@ -35,6 +37,8 @@ from .platform import platform_client
 from .status_throttle import Pace
 from .upgrade_queue import UpgradeQueue
 
+Warn = Callable[[Reason, str], None]
+
 
 def now_utc() -> datetime:
     return datetime.now(UTC)
@@ -42,6 +46,63 @@ def now_utc() -> datetime:
 
 def new_nonce() -> str:
     return secrets.token_hex(4)
+
+
+class BrokerRuntime(Protocol):
+    """Runs the brokers of Clusters: as pods on Kubernetes, as processes on a laptop."""
+
+    def open(self, services: ClusterParts, cluster: Cluster) -> ClusterBrokers:
+        """A Cluster's brokers, for one reconcile."""
+
+
+class ClusterBrokers(Protocol):
+    """The brokers of one Cluster, and their ZooKeeper, during one reconcile, which calls the methods in this order."""
+
+    cluster: Cluster
+    """The Cluster as its brokers are to run now."""
+    ready: int
+    current: int | None
+    """The number of brokers that should run by now, some of which may have to be drained; None if none may."""
+    servers: Roll
+    """The roll of ZooKeeper servers, for which brokers wait."""
+    rebalances: bool
+    """Whether `spec.rebalance` has an effect."""
+
+    def conditions(self) -> Sequence[NewCondition]:
+        """Conditions that follow from the spec alone."""
+
+    def refusal(self) -> Problem | None:
+        """Why the spec is not possible here; nothing is changed then."""
+
+    def stage(self, warn: Warn) -> Problem | None:
+        """Decide how far brokers have got to their logins: the next value of ``cluster``."""
+
+    def prepare(self, replicas: int, warn: Warn) -> Problem | None:
+        """Apply what brokers need before they start: ZooKeeper, and their addresses."""
+
+    def names(self, replicas: int) -> Mapping[int, frozenset[str]]:
+        """The names in the certificate of each broker."""
+
+    def endpoints(self) -> Mapping[int, Sequence[tuple[str, int]]]:
+        """Host and port of each listener with TLS, by running broker."""
+
+    def run(self, replicas: int, warn: Warn) -> Problem | None:
+        """Have the brokers run, without a restart; returns why some are not ready."""
+
+    def pods(self) -> Sequence[RollingPod]:
+        """The brokers, with the reasons why they must restart."""
+
+    def restart(self, roll: Roll) -> Problem | None:
+        """Restart the broker that a roll restarts now, if any."""
+
+    def end(self) -> tuple[NewCondition | None, bool]:
+        """End the reconcile: the condition of an upgrade, if any, and whether it continues."""
+
+    def maintain(self) -> bool:
+        """Do what waits until all brokers are settled; returns whether it continues."""
+
+    def addresses(self) -> tuple[str | None, tuple[ListenerStatus, ...] | None]:
+        """The bootstrap address and the listeners, for the status."""
 
 
 class Workloads(Protocol):
@@ -192,6 +253,7 @@ class Installation(Kubernetes):
 
 @dataclass(frozen=True)
 class ClusterParts(Installation, Parts):
+    broker_runtime: BrokerRuntime = field(kw_only=True)
     upgrade_queue: UpgradeQueue = field(default_factory=UpgradeQueue)
     no_policies: dict[str, tuple[str, int]] = field(default_factory=dict)
     """Clusters without NetworkPolicies, by address: the uid and generation of the last check."""
@@ -203,8 +265,7 @@ class ClusterParts(Installation, Parts):
 
 @dataclass(frozen=True)
 class GroupParts(Installation, Parts):
-    workloads: Workloads | None = None
-    """Runs the workloads of ConsumerGroups; None means as Deployments."""
+    workloads: Workloads = field(kw_only=True)
     offset_times: dict[str, OffsetTimes] = field(default_factory=dict)
     """Known ages of records, by the address of their Cluster."""
     group_memories: dict[str, GroupMemory] = field(default_factory=dict)
@@ -213,16 +274,14 @@ class GroupParts(Installation, Parts):
 
 @dataclass(frozen=True)
 class MirrorParts(Installation, Parts):
-    mirrors: MirrorRuntime | None = None
-    """Runs the workers of MirrorMakers; None means as Deployments."""
+    mirrors: MirrorRuntime = field(kw_only=True)
     outside: OwnAdmins = field(default_factory=OwnAdmins)
     """Connections to clusters that MirrorMakers name by address, for as long as a promotion needs them."""
 
 
 @dataclass(frozen=True)
 class LoadParts(Installation, Parts):
-    launcher: RunLauncher | None = None
-    """Starts the runs of BatchLoads; None means as pods."""
+    launcher: RunLauncher = field(kw_only=True)
     spark_role: SparkRole = field(default_factory=SparkRole)
     load_times: dict[str, OffsetTimes] = field(default_factory=dict)
     """Known ages of records by the uid of a BatchLoad, since they are reconciled in parallel."""

@@ -24,6 +24,7 @@ from millstream_harness.cluster_objects import (
 from millstream_harness.in_memory import InMemory, in_memory
 from millstream_operator.models import Cluster
 from millstream_operator.models.conditions import Reason
+from millstream_operator.models.roll import Roll, RollingPod
 from millstream_operator.reconcile.cluster.ensemble import (
     REVISION,
     apply_ensemble,
@@ -33,7 +34,7 @@ from millstream_operator.reconcile.cluster.ensemble import (
     why_no_zookeeper,
 )
 from millstream_operator.reconcile.cluster.plan import is_settled
-from millstream_operator.reconcile.cluster.rolling import TEMPLATE_CHANGED, Roll, RollingPod
+from millstream_operator.reconcile.cluster.rolling import TEMPLATE_CHANGED
 from millstream_operator.resources.images import Images
 
 Said = list[tuple[Reason, str]]

@@ -17,8 +17,9 @@ from millstream_operator.models import Cluster, decode_as
 from millstream_operator.models.conditions import ConditionType, Reason
 from millstream_operator.models.keys import Key
 from millstream_operator.models.maintenance import DAYS, MaintenanceWindow, next_window
+from millstream_operator.models.roll import RollingPod
 from millstream_operator.reconcile.cluster.plan import held_for_upgrade
-from millstream_operator.reconcile.cluster.rolling import UPGRADE, RollingPod, restart_reasons
+from millstream_operator.reconcile.cluster.rolling import UPGRADE, restart_reasons
 from millstream_operator.reconcile.cluster.upgrades import Upgrade, waits_for_window
 from millstream_operator.resources.cluster import CONFIG_HASH, LISTENERS_HASH, TEMPLATE_HASH, USER_HASH
 from millstream_operator.resources.images import Images

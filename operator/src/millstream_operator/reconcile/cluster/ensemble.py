@@ -18,15 +18,16 @@ from ...kubernetes.client import Manifest
 from ...models import Cluster
 from ...models.conditions import Reason
 from ...models.problem import Problem
+from ...models.roll import Roll, RollingPod
 from ...resources import zookeeper
 from ...resources.owned import RELEASE, SPEC_HASH, selector
-from ...state.context import ClusterParts
+from ...state.context import ClusterParts, Warn
 from ..common.objects import ensure
 from ..common.refused_pods import why_no_pods
 from ..common.volumes import class_needs_owner
-from .objects import Warn, claim_size_of, find_stateful_set, grow, restart
+from .objects import claim_size_of, find_stateful_set, grow, restart
 from .plan import StatefulSet, is_rolling, is_seen, is_settled, ready_replicas, rolling_pods
-from .rolling import TEMPLATE_CHANGED, Roll, RollingPod, restart_reasons, wait_for_all
+from .rolling import TEMPLATE_CHANGED, restart_reasons, wait_for_all
 from .stateful_pods import template_annotations
 
 CONNECT_TIMEOUT_S = 2.0

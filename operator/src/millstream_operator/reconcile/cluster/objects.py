@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ...kubernetes.client import KubeError
 from ...models import Cluster, Quantity
 from ...models.conditions import Reason
 from ...models.quantity import parse_quantity
+from ...models.roll import Roll
 from ...resources import cluster as build
 from ...resources.broker_config import broker_set_name
 from ...resources.listeners import (
@@ -24,16 +25,13 @@ from ...resources.listeners import (
 )
 from ...resources.network_policy import network_policies
 from ...resources.owned import disruption_budget, is_owned_by, labels, metadata, selector
-from ...state.context import ClusterParts
+from ...state.context import ClusterParts, Warn
 from ..common.objects import delete, ensure, find
 from ..common.report import tell
 from ..common.volumes import class_needs_owner
 from .plan import Outside, StatefulSet
-from .rolling import Roll
 
 logger = logging.getLogger(__name__)
-
-Warn = Callable[[Reason, str], None]
 
 
 def live_brokers(services: ClusterParts, cluster: Cluster) -> StatefulSet | None:

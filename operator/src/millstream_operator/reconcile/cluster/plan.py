@@ -16,6 +16,7 @@ from ...models.addresses import host_port
 from ...models.conditions import ConditionType, Reason
 from ...models.config_values import changed
 from ...models.problem import NewCondition, Problem, conditions_with
+from ...models.roll import Roll, RollingPod
 from ...resources import cluster as build
 from ...resources.broker_config import (
     AUTHORIZATION,
@@ -36,7 +37,7 @@ from ...resources.listeners import (
 )
 from ..common import strays
 from ..common.pods import is_ready, may_run, trouble_of, unscheduled
-from .rolling import UPGRADE, Roll, RollingPod, restart_reasons
+from .rolling import UPGRADE, restart_reasons
 
 StatefulSet = Mapping[str, Any]
 
@@ -227,24 +228,6 @@ def why_not_ready(pods: Sequence[Mapping[str, Any]], ready: int, desired: int) -
 
 
 def status_of(
-    cluster: Cluster,
-    findings: Findings,
-    pods: Sequence[Mapping[str, Any]],
-    outside: Outside,
-    cluster_id: str | None,
-    now: datetime,
-) -> ClusterStatus:
-    """The resource's status after a findings, on Kubernetes."""
-    hosts = {
-        int(pod["metadata"]["name"].rpartition("-")[2]): pod["status"]["hostIP"]
-        for pod in pods
-        if (pod.get("status") or {}).get("hostIP")
-    }
-    listeners = listener_status(cluster, outside, hosts) or None
-    return status_with(cluster, findings, build.bootstrap_of(cluster), listeners, cluster_id, now)
-
-
-def status_with(
     cluster: Cluster,
     findings: Findings,
     bootstrap: str | None,

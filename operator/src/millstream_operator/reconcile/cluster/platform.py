@@ -55,13 +55,12 @@ from ...resources.mirror import logs_in, object_named
 from ...resources.owned import is_owned_by
 from ...resources.platform import CLOSED, STAGE, TLS_STAGE, PlatformLogin, login_of, login_secret, secret
 from ...state.cache import cluster_refs
-from ...state.context import ClusterParts
+from ...state.context import ClusterParts, Warn
 from ...state.platform import with_password
 from ...state.status import write_status
 from ..common import secrets
 from ..common.objects import find
 from ..common.reference import cluster_key
-from .objects import Warn
 from .stateful_pods import annotations_of, is_of, template_annotations
 
 SALT_BYTES = 16

@@ -28,11 +28,11 @@ from ...models.problem import Problem
 from ...resources.broker_config import broker_set_name
 from ...resources.zookeeper import COMPONENT, LOGIN, name_of
 from ...resources.zookeeper_login import ACCESS, RESTRICTED, fingerprint, password_of, secrets
-from ...state.context import ClusterParts
+from ...state.context import ClusterParts, Warn
 from ..common.objects import bring, find
 from ..common.secrets import new_password, not_readable
 from . import outside_zookeeper
-from .objects import Warn, find_stateful_set
+from .objects import find_stateful_set
 from .plan import StatefulSet
 from .stateful_pods import all_have, template_annotations
 

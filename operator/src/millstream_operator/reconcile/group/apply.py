@@ -35,7 +35,6 @@ from .reset_apply import Advanced, advance
 from .scaling import decide, load_of
 from .stuck import digest_of, standing
 from .workload import has_workload, with_consumers, workload_conditions
-from .workload_apply import workloads_of
 
 LAG_AGE_S = 8.5
 """At this age a lag is replaced by a new one, if a reconcile takes as long as the one before it. The rest of the
@@ -66,7 +65,7 @@ def _stop_forbidden(services: GroupParts, groups: Sequence[ConsumerGroup]) -> No
         cluster = find_cluster(services, group.namespace, group.spec.cluster_ref)
         forbidden = isinstance(cluster, Problem) and cluster.reason == Reason.NAMESPACE_NOT_ALLOWED
         if forbidden and has_workload(group) and not is_paused(group):
-            workloads_of(services).stop(services, group)
+            services.workloads.stop(services, group)
 
 
 def conflict(services: Resources, group: ConsumerGroup, cluster: Cluster) -> Problem | None:
@@ -140,7 +139,7 @@ def run_workload(
     services: GroupParts, group: ConsumerGroup, cluster: Cluster, seen: Observed | None
 ) -> Consumers | None:
     """Run the consumers of a group's workload; None if it has none. ``seen``: None while no broker responds."""
-    workloads = workloads_of(services)
+    workloads = services.workloads
     workload = group.spec.workload
     if workload is None:
         if group.status.selector is None or is_paused(group) or not workloads.stop(services, group):
@@ -196,7 +195,7 @@ def _delete(services: GroupParts, admin: KafkaAdmin, groups: Sequence[ConsumerGr
     """Delete the offsets of groups whose resource is being deleted, if its policy says so, and release the resource."""
     doomed = [group for group in groups if needs_cleanup(group)]
     again: dict[Key, float] = {}
-    workloads = workloads_of(services)
+    workloads = services.workloads
     stopping = {group.group_id: workloads.stop(services, group) for group in doomed if has_workload(group)}
     waits = {group_id: why for group_id, why in stopping.items() if why}
     empty = [group.group_id for group in doomed if group.group_id not in waits]

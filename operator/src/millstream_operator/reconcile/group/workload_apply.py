@@ -11,7 +11,7 @@ from ...models.consumers import Consumers, Decide
 from ...models.problem import Problem
 from ...resources import workload as resources
 from ...resources.cluster import bootstrap_of
-from ...state.context import GroupParts, Workloads
+from ...state.context import GroupParts
 from ..common.objects import NotOurs, bring, delete, find
 from ..common.pods import refused, trouble_of
 from .logins import ensure_login
@@ -70,10 +70,6 @@ class Deployments:
         delete(services.kube, resources.reference(group))
         names = [pod["metadata"]["name"] for pod in _pods(services, group)]
         return f"the consumers {', '.join(sorted(names)[:5])} to end" if names else ""
-
-
-def workloads_of(services: GroupParts) -> Workloads:
-    return services.workloads or Deployments()
 
 
 def _consumers(services: GroupParts, group: ConsumerGroup, live: Manifest, wanted: int) -> Consumers:

@@ -13,7 +13,6 @@ from ...state.context import LoadParts
 from ..common.reference import find_cluster
 from . import plan as runs
 from .columns import check_columns
-from .launch import launcher_of
 from .offsets import check_topics, find_ends
 from .tables import check_table
 
@@ -23,7 +22,7 @@ def admit(services: LoadParts, load: BatchLoad) -> Cluster | Problem:
 
     Checked before a run begins, and again before anything is started, since the spec may have changed in between.
     """
-    refused = launcher_of(services).refusal(services, load)
+    refused = services.launcher.refusal(services, load)
     problem = refused or check_columns(load) or check_table(services.store, load)
     return problem or find_cluster(services, load.namespace, load.spec.cluster_ref)
 
@@ -41,7 +40,7 @@ def begin(
         return partitions
     begun = runs.begin(load, cause, partitions, services.now(), services.nonce())
     if isinstance(begun, BatchLoadStatus) and in_flight(begun):
-        return launcher_of(services).missing(load) or begun
+        return services.launcher.missing(load) or begun
     return begun
 
 

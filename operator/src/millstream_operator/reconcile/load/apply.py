@@ -20,7 +20,6 @@ from . import plan as runs
 from .admission import admit, begin, scheduled_problem
 from .conditions import PendingPods, tell
 from .lag import with_lag
-from .launch import launcher_of
 from .plan import Cause, LoadRequest, Waiting
 
 AT_ONCE_S = 0.0
@@ -69,7 +68,7 @@ class _Step:
             self._report(self.load.status, begun)
             return SOON_S
         self._report(begun)
-        launcher_of(self.services).clean(self.services, self.load, begun)
+        self.services.launcher.clean(self.services, self.load, begun)
         return AT_ONCE_S
 
     def _idle(self) -> float:
@@ -78,7 +77,7 @@ class _Step:
         self._report(status, scheduled_problem(self.services, self.load) or "")
         if spec.schedule is None or spec.ttl_seconds_after_finished is not None:
             # With a schedule: as each run begins and ends.
-            launcher_of(self.services).clean(self.services, self.load, status)
+            self.services.launcher.clean(self.services, self.load, status)
         now, again = self.services.now(), ENDED_S
         if status.schedule is not None and status.schedule.next is not None:
             again = min(IDLE_S, _seconds_to(status.schedule.next, now))
@@ -88,7 +87,7 @@ class _Step:
         return again
 
     def _follow(self) -> float:
-        launcher = launcher_of(self.services)
+        launcher = self.services.launcher
         seen = launcher.observe(self.services, self.load) or self._start()
         if isinstance(seen, Problem):
             self._report(self.load.status, seen)
@@ -114,10 +113,10 @@ class _Step:
         cluster = admit(self.services, self.load)
         if isinstance(cluster, Problem):
             return cluster
-        return launcher_of(self.services).start(self.services, self.load, cluster)
+        return self.services.launcher.start(self.services, self.load, cluster)
 
     def _report(self, status: BatchLoadStatus, what: Waiting | Problem | PendingPods | str = "") -> None:
-        path = launcher_of(self.services).path_of_rows(self.load)
+        path = self.services.launcher.path_of_rows(self.load)
         reported = tell(self.load, status, self.services.now(), what, path=path)
         write_status(self.services, self.stored, reported)
 

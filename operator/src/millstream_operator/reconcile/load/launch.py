@@ -12,7 +12,7 @@ from ...models.problem import Problem
 from ...resources import load as resources
 from ...resources.load_job import job
 from ...resources.load_spark_application import spark_application
-from ...state.context import LoadParts, RunLauncher
+from ...state.context import LoadParts
 from ..common.objects import create, ensure
 from ..common.reference import find_cluster
 from ..common.volumes import claim_needs_owner
@@ -79,7 +79,3 @@ class KubernetesLauncher:
 
     def path_of_rows(self, load: BatchLoad) -> str:
         return ""
-
-
-def launcher_of(services: LoadParts) -> RunLauncher:
-    return services.launcher or KubernetesLauncher()

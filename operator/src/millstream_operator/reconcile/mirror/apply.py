@@ -25,7 +25,6 @@ from ...state.status import write_status
 from ..common.reference import cluster_key, find_cluster
 from . import plan as mirrors
 from . import rules as mirror_rules
-from .deployment import runtime_of
 from .promotion import Promotion, is_over, requested
 from .promotion_apply import advance
 
@@ -39,7 +38,7 @@ def reconcile_mirror(services: MirrorParts, mirror: MirrorMaker) -> float:
     """One pass; seconds until the next."""
     if mirror.metadata.deletion_timestamp is not None:
         return LOOK_S  # Kubernetes removes its objects
-    runtime = runtime_of(services)
+    runtime = services.mirrors
     reports = functools.cache(functools.partial(runtime.reports, services, mirror))
     count, before = runtime.count(services, mirror), mirror.status.replicas or 0
     late = is_over(mirror) and count + before > 0
@@ -114,7 +113,7 @@ def taken_name(
     clusters = _clusters(services, mirror, [place])
     if isinstance(clusters, Problem):
         return None  # then nothing is promoted
-    bootstraps = {name: runtime_of(services).address_of(cluster) for name, cluster in clusters.items()}
+    bootstraps = {name: services.mirrors.address_of(cluster) for name, cluster in clusters.items()}
     others = tuple(_all(services))
     target = mirror_rules.endpoint_of(mirror, "target", place, bootstraps)
     taken = mirror_rules.check_name(mirror, target, (*others, *_idle(services, others)))
@@ -130,7 +129,7 @@ def _endpoints(services: MirrorParts, mirror: MirrorMaker) -> Endpoints | Proble
     clusters = _clusters(services, mirror, [*mirror.spec.sources, mirror.spec.target])
     if isinstance(clusters, Problem):
         return clusters
-    bootstraps = {name: runtime_of(services).address_of(cluster) for name, cluster in clusters.items()}
+    bootstraps = {name: services.mirrors.address_of(cluster) for name, cluster in clusters.items()}
     access = {name: pods_connect(cluster) for name, cluster in clusters.items()}
     logins = {name: one.bootstrap for name, one in access.items() if one.has_login}
     encrypted = {name for name, one in access.items() if one.has_tls}
@@ -153,7 +152,7 @@ def _clusters(
 def _all(services: MirrorParts) -> Iterator[Mirrored]:
     """All mirrored topics: by the specs, or by the workers' configuration if a spec is not in force."""
     for key in services.store.keys(MirrorMaker.KIND):
-        found = _as_specified(services, key) or runtime_of(services).running(services, key)
+        found = _as_specified(services, key) or services.mirrors.running(services, key)
         if found is not None:
             yield found
 

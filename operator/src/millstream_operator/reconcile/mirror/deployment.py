@@ -16,7 +16,7 @@ from ...resources import mirror as resources
 from ...resources.cluster import bootstrap_of
 from ...resources.mirror import Endpoint, Mirrored
 from ...resources.owned import is_owned_by
-from ...state.context import MirrorParts, MirrorRuntime
+from ...state.context import MirrorParts
 from ...validation.admission import refusal
 from ..common.objects import NotOurs, delete, ensure, find
 from ..common.pods import is_ready, refused, trouble_of, unscheduled
@@ -84,10 +84,6 @@ class Deployments:
             return mirror, *mirror_rules.endpoints_of(mirror, {})
         except (ManifestError, ValueError, LookupError, TypeError, RecursionError):
             return None
-
-
-def runtime_of(services: MirrorParts) -> MirrorRuntime:
-    return services.mirrors or Deployments()
 
 
 def _reference(mirror: MirrorMaker) -> Manifest:
