@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from millstream_harness.local import DEADLINE_S, LOCAL, Sandbox, brokers_of, consume, partitions, produce
+from millstream_operator.kafka.admin import KafkaAdmin
 from millstream_operator.local.processes import wait_for
 from millstream_operator.local.runtime import LocalRuntime
 
@@ -87,6 +89,22 @@ def test_changed_configuration_restarts_the_broker_at_its_port(sandbox: Sandbox)
     assert "Cluster west: its configuration changed: the broker is restarted" in sandbox.said
     assert sandbox.pid() != pid
     assert sandbox.found("Cluster", "west")["status"]["bootstrap"] == sandbox.bootstrap
+
+
+def test_dynamic_configuration_is_set_and_reset_without_a_restart(sandbox: Sandbox) -> None:
+    def retention() -> str:
+        with contextlib.closing(KafkaAdmin(sandbox.bootstrap)) as admin:
+            return admin.brokers_config().get("log.retention.ms", "")
+
+    sandbox.cluster()
+    sandbox.runtime().up(sandbox.manifests)
+    pid, before = sandbox.pid(), retention()
+    for config, expected in (("{log.retention.ms: '70000'}", "70000"), ("{}", before)):
+        sandbox.cluster(config=config)
+        assert sandbox.runtime().up(sandbox.manifests).failures == {}
+        assert (sandbox.pid(), retention()) == (pid, expected)
+        file = sandbox.data / "clusters/west/broker-0.properties"
+        assert ("log.retention.ms=70000" in file.read_text()) == (expected == "70000")
 
 
 def test_the_port_of_a_stopped_cluster_is_not_in_use_but_kept(sandbox: Sandbox) -> None:

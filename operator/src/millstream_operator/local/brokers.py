@@ -70,8 +70,7 @@ class ProcessBrokers:
 
     def stage(self, warn: Warn) -> Problem | None:
         """This command's way to the brokers stands in the status, as on Kubernetes; brokers start with all logins."""
-        write_status(self.services, self.cluster, self.local.cluster.status)
-        self.cluster = self.local.cluster
+        self._connect()
         return write_login(self.services, self.local)
 
     def prepare(self, replicas: int, warn: Warn) -> Problem | None:
@@ -96,6 +95,7 @@ class ProcessBrokers:
             started = self.local.start_brokers(self.runtime.say)
             self._started(started)
             if started:
+                self._connect()  # the ports are known now
                 self.services.admins.retry(self.services.address_of(self.cluster))
         except StartFailed as error:
             return Problem(Reason.BROKER_FAILED, str(error))
@@ -140,6 +140,11 @@ class ProcessBrokers:
         if not self.local.running():
             return None, None
         return self.local.bootstrap, self.local.listener_addresses()
+
+    def _connect(self) -> None:
+        self.local = LocalCluster(self.runtime.data, self.cluster)
+        write_status(self.services, self.cluster, self.local.cluster.status)
+        self.cluster = self.local.cluster
 
     def _started(self, started: bool) -> None:
         self.runtime.started[self.key] = started or self.runtime.started.get(self.key, False)
