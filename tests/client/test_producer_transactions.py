@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -159,6 +160,41 @@ def test_positions_and_results_go_together(broker: InProcessBroker, topic: str, 
         with millstream.Producer(broker.bootstrap) as more:
             more.send(source, "20")
         assert next(iter(stream)).value == b"20"
+
+
+def test_positions_pass_what_ends_a_log_and_is_no_message(
+    broker: InProcessBroker, topic: str, start: Start
+) -> None:
+    """Else a group's lag never ends behind markers and aborted records."""
+    admin, producer, group, taken = millstream.Admin(broker.bootstrap), start(), unique("group"), []
+
+    def position(offset: int) -> Callable[[], bool]:
+        return lambda: admin.committed(group).get((topic, 0)) == offset
+
+    def fail() -> None:
+        with producer.transaction():
+            producer.send(topic, "never", partition=0)
+            producer.flush()
+            raise LookupError
+
+    with producer.transaction():
+        producer.send(topic, "a", partition=0)
+    with millstream.connect(broker.bootstrap, group=group, commit_interval_s=0.1) as connector:
+        (stream,) = connector.create_message_streams({topic: 1})[topic]
+        iterating = threading.Thread(target=lambda: taken.extend(stream), daemon=True)
+        iterating.start()
+        until(position(2), "a position behind the marker", 60)
+        with pytest.raises(LookupError):
+            fail()
+        until(position(4), "a position behind what was aborted", 60)
+        with producer.transaction():
+            producer.send(topic, "b", partition=0)
+        until(position(6), "a position behind the next marker", 60)
+        stream.seek(0, 0)
+        until(lambda: len(taken) == 4, "both messages again", 60)
+        until(position(6), "the last position again", 60)
+    iterating.join()
+    assert [message.value for message in taken] == [b"a", b"b", b"a", b"b"]
 
 
 def test_a_stream_that_loses_partitions_commits_nothing(

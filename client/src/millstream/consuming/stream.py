@@ -93,6 +93,7 @@ class MessageStream:
         """How often partitions were taken away from the stream."""
         self._next: dict[Partition, int] = {}  # each partition's position after the batch
         self._astray: set[Partition] = set()  # librdkafka has yet to move: its messages are dropped
+        self._heard: set[Partition] = set()  # with messages since they were taken or moved
         self._due = self._next_commit = 0.0
         self.patience = Patience(topic, cluster, settings.unreachable_timeout_s)
         self._presence = Presence(topic, cluster)
@@ -208,7 +209,20 @@ class MessageStream:
             found += self._poll(self._most - 1, 0) if self._most > 1 else []
         kept = bool(found) and self._keep(found)
         self._consuming = False
+        if not found:
+            self._pass_markers()
         return kept
+
+    def _pass_markers(self) -> None:
+        """Move behind what ends a log and is no message: markers of transactions, and aborted records.
+
+        The lock is held. Only the next message tells that librdkafka has moved, so before it its position may be the
+        one before a seek.
+        """
+        known = [TopicPartition(*at) for at in self._heard & self._owned - self._astray]
+        for at in self.kafka.position(known) if known else ():
+            if at.offset > self._next[at.topic, at.partition]:
+                self._next[at.topic, at.partition] = at.offset
 
     def _poll(self, most: int, timeout_s: float) -> list[Any]:
         """Messages from librdkafka, which serves rebalances meanwhile."""
@@ -233,6 +247,7 @@ class MessageStream:
                     continue  # just assigned, or moving now: the next try follows soon
                 raise failed(error) from None
             self._astray.discard(at)
+            self._heard.discard(at)
 
     def _keep(self, found: list[Any]) -> bool:
         """Make our messages the batch; returns whether there are any. The lock is held."""
@@ -259,6 +274,7 @@ class MessageStream:
         for partition, kafka in last.items():
             if (topic, partition) in ours:
                 self._next[topic, partition] = kafka.offset() + 1
+                self._heard.add((topic, partition))
         return True
 
     def _attend(self) -> bool:
@@ -294,6 +310,7 @@ class MessageStream:
                 else:
                     self._set_batch(messages(extra, self._decoders))
                 self._next[at] = extra[0].offset() + 1
+                self._heard.add(at)
                 break
         self._consuming = False
 
@@ -470,6 +487,7 @@ class MessageStream:
 
     def take(self, partitions: Mapping[Partition, int]) -> None:
         """Take these partitions, at these offsets."""
+        self._heard.difference_update(partitions)
         self._next.update(partitions)
         self._began.update(partitions)
         self._safe.update(partitions)
