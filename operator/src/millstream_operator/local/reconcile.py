@@ -81,7 +81,7 @@ Reconcile = Callable[[Services, Sequence[Any]], Mapping[Key, float]]
 
 
 class Pass:
-    """One `up` (or, with an observing pool, one findings)."""
+    """One `up` (or, with an observing pool, one `status`)."""
 
     def __init__(
         self,

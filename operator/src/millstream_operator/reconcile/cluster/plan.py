@@ -1,4 +1,4 @@
-"""Cluster: the findings of one findings, their consequences, and the status; pure.
+"""Cluster: what one reconcile finds, its consequences, and the status; pure.
 
 An invalid spec is refused before anything is changed: running brokers continue as they are.
 """
@@ -44,7 +44,7 @@ StatefulSet = Mapping[str, Any]
 
 @dataclass(slots=True)
 class Findings:
-    """The findings of one findings, for the status. Values that no step sets stay as they are in the status."""
+    """What one reconcile finds, for the status. Values that no step sets stay as they are in the status."""
 
     ready: int = 0
     problem: Problem | None = None
