@@ -80,7 +80,7 @@ class Connection(asyncio.BufferedProtocol):
         """Orders writes: requests leave in the order of their calls, even after back-pressure."""
         self._correlation_id = 0
         self._waiting: dict[int, asyncio.Future[memoryview]] = {}
-        self._responses = 0
+        self._has_answered = False  # anything but ApiVersions, which needs no login
         self._tls_failure = ""
         self._head = memoryview(bytearray(_SIZE.size))
         self._frames = Frames()
@@ -215,6 +215,8 @@ class Connection(asyncio.BufferedProtocol):
             raise RequestTimedOut(
                 self.host, self.port, f"no response to {api.name} within {timeout:g} s"
             ) from None
+        if api.key != api_versions.API.key:
+            self._has_answered = True
         try:
             _, offset = decode_response_header(frame, api.has_flexible_response_header(version))
             if api.key == api_versions.API.key and bytes(frame[offset : offset + 2]) == _UNSUPPORTED_VERSION:
@@ -308,7 +310,7 @@ class Connection(asyncio.BufferedProtocol):
         reason = f"the connection was lost ({exc})" if exc else "the broker closed the connection"
         if isinstance(exc, tls.SSLError):
             self._tls_failure = _tls_problem(exc)
-        elif self._responses <= 1:  # no more than the response to ApiVersions, which needs no login
+        elif not self._has_answered:
             reason += " before it answered: its listener may require TLS or SASL, or have no TLS"
         self._fail(ConnectionLost(self.host, self.port, reason))
         if not self._closed.done():
@@ -350,7 +352,6 @@ class Connection(asyncio.BufferedProtocol):
             problem = f"a response with the correlation id {correlation_id}, which nothing waits for"
             self._fail(MalformedResponse(self.host, self.port, problem))
         elif not response.done():  # done means that it timed out or was cancelled
-            self._responses += 1
             response.set_result(frame)
 
 
