@@ -252,13 +252,19 @@ class Installation(Kubernetes):
 
 
 @dataclass(frozen=True)
-class ClusterParts(Installation, Parts):
-    broker_runtime: BrokerRuntime = field(kw_only=True)
-    upgrade_queue: UpgradeQueue = field(default_factory=UpgradeQueue)
+class ClusterMemory:
+    """What was seen of Clusters, so that it is not checked again."""
+
     no_policies: dict[str, tuple[str, int]] = field(default_factory=dict)
     """Clusters without NetworkPolicies, by address: the uid and generation of the last check."""
     served: dict[str, str] = field(default_factory=dict)
     """The certificates that all brokers of a Cluster were seen to serve, by its uid."""
+
+
+@dataclass(frozen=True)
+class ClusterParts(Installation, ClusterMemory, Parts):
+    broker_runtime: BrokerRuntime = field(kw_only=True)
+    upgrade_queue: UpgradeQueue = field(default_factory=UpgradeQueue)
     # The namespace of the operator's pod, for NetworkPolicies; None outside Kubernetes.
     operator_namespace: str | None = None
 

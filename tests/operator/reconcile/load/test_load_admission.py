@@ -18,6 +18,7 @@ from millstream_operator.local.state import State
 from millstream_operator.models import BatchLoad, BatchLoadStatus, decode_as
 from millstream_operator.models.problem import Problem
 from millstream_operator.reconcile.load.admission import begin, scheduled_problem
+from millstream_operator.reconcile.load.launch import KubernetesLauncher
 from millstream_operator.reconcile.load.plan import Cause, Trigger, Waiting
 from millstream_operator.state.context import RunLauncher
 
@@ -34,7 +35,8 @@ ON_KUBERNETES = {
     "path": ({"output": {"path": "/lake/flights"}}, "would be lost with its pod"),
 }
 LAPTOP = LocalLauncher(DataFolder(Path("/nowhere"), State()), lambda line: None, lambda at: None)
-LAUNCHERS = {"Kubernetes": None, "laptop": LAPTOP}
+KUBERNETES = KubernetesLauncher()
+LAUNCHERS = {"Kubernetes": KUBERNETES, "laptop": LAPTOP}
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +46,7 @@ def spark_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def outcome(
-    launcher: RunLauncher | None, spec: dict[str, Any], metadata: dict[str, Any] | None = None
+    launcher: RunLauncher, spec: dict[str, Any], metadata: dict[str, Any] | None = None
 ) -> tuple[BatchLoadStatus | Problem | Waiting, Problem | None]:
     """Of a run that is due, and of one that the schedule has yet to begin."""
     elder = resource("BatchLoad", "elder", **{**a_load()["spec"], "output": {"path": "s3a://bucket/taken"}})
@@ -59,7 +61,7 @@ def outcome(
 @pytest.mark.parametrize("launcher", LAUNCHERS.values(), ids=LAUNCHERS)
 @pytest.mark.parametrize(("spec", "message"), ANYWHERE.values(), ids=ANYWHERE)
 def test_rule_of_loads_holds_for_every_launcher(
-    launcher: RunLauncher | None, spec: dict[str, Any], message: str
+    launcher: RunLauncher, spec: dict[str, Any], message: str
 ) -> None:
     begun, scheduled = outcome(launcher, spec)
     assert isinstance(begun, Problem)
@@ -69,7 +71,7 @@ def test_rule_of_loads_holds_for_every_launcher(
 
 @pytest.mark.parametrize(("spec", "message"), ON_KUBERNETES.values(), ids=ON_KUBERNETES)
 def test_rule_of_pods_holds_on_kubernetes_only(spec: dict[str, Any], message: str) -> None:
-    begun, scheduled = outcome(None, spec)
+    begun, scheduled = outcome(KUBERNETES, spec)
     assert isinstance(begun, Problem)
     assert message in begun.message
     assert scheduled == begun
@@ -80,7 +82,7 @@ def test_rule_of_pods_holds_on_kubernetes_only(spec: dict[str, Any], message: st
 
 def test_paused_load_begins_no_run_on_kubernetes_and_reports_no_problem_of_its_schedule() -> None:
     paused = {"annotations": {"millstream.dev/paused": "true"}}
-    begun, scheduled = outcome(None, {}, paused)
+    begun, scheduled = outcome(KUBERNETES, {}, paused)
     assert isinstance(begun, Problem)
     assert "no run starts" in begun.message
     assert scheduled is None
