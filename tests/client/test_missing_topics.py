@@ -41,6 +41,7 @@ def test_consume_of_a_topic_that_is_deleted_meanwhile(kafka: str, protocol: str)
     cluster = millstream.Cluster(kafka, {"group.protocol": protocol})
     topic = unique("deleted")
     create_topic(cluster, topic, partitions=1)
+    until(lambda: topic in cluster.metadata().topics, f"metadata of {topic}", 60)  # Kafka answers before
     fill(cluster, topic, (3,))
     found = records.consume(cluster, topic, group=unique("group"), follow=True)
     assert next(found).value == b"0-0"

@@ -176,6 +176,18 @@ class LoginBroker:
 
 
 @contextmanager
+def at_level(name: str, level: int) -> Iterator[None]:
+    """A logger has this level meanwhile: a broker's process logs from INFO on."""
+    logger = logging.getLogger(name)
+    before = logger.level
+    logger.setLevel(level)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
+
+@contextmanager
 def login_broker(folder: Path) -> Iterator[LoginBroker]:
     authority, stranger = Authority(), Authority("Another CA")
     (folder / "ca.pem").write_text(authority.pem)
@@ -200,8 +212,7 @@ def login_broker(folder: Path) -> Iterator[LoginBroker]:
         config[f"listener.name.{name}.plain.sasl.jaas.config"] = (
             f'{PLAIN_MODULE} required user_plain="{quoted}";'
         )
-    logging.getLogger("millstream_broker").setLevel(logging.INFO)  # the level of a broker's process
-    with InProcessBroker(folder / "broker", config) as broker:
+    with at_level("millstream_broker", logging.INFO), InProcessBroker(folder / "broker", config) as broker:
         (record,) = broker.on_loop.broker.replicas.metadata.state.brokers.values()
         addresses = {listener.name: f"127.0.0.1:{listener.port}" for listener in record.listeners}
         background_loop().run(_users(broker.bootstrap))

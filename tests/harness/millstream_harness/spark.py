@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -54,6 +55,25 @@ def use_spark(patch: pytest.MonkeyPatch) -> None:
         patch.setenv(name, value)
 
 
+def keep_log_formats() -> None:
+    """Have PySpark's loggers leave handlers as they are.
+
+    pytest attaches its handlers, which last for the session, to loggers that do not propagate, as these two after an
+    error of a query; and a PySparkLogger gives its handlers a format in JSON, so that no later test finds its lines.
+    """
+    from pyspark.logger import PySparkLogger
+
+    class Logger(PySparkLogger):
+        def addHandler(self, handler: logging.Handler) -> None:
+            logging.Logger.addHandler(self, handler)
+
+    before = logging.getLoggerClass()
+    logging.setLoggerClass(Logger)
+    for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
+        logging.getLogger(name)
+    logging.setLoggerClass(before)
+
+
 _users = 0
 """How many blocks of `spark_session` are open: the session ends with the last one."""
 
@@ -64,6 +84,7 @@ def spark_session() -> Iterator[SparkSession]:
     global _users
     from millstream_jobs.load import open_session
 
+    keep_log_formats()
     with pytest.MonkeyPatch.context() as patch:
         use_spark(patch)
         interrupt = signal.getsignal(signal.SIGINT)

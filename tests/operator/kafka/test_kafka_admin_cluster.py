@@ -205,22 +205,6 @@ def test_offsets_come_from_every_leader_while_leaders_change(
     admin.delete_topics({"counted": None})
 
 
-def test_committed_records_end_where_an_open_transaction_begins(
-    brokers: InProcessCluster, admin: KafkaAdmin
-) -> None:
-    created(brokers, admin, "uncommitted", 1, 3)
-    log, later = Partition("uncommitted", 0), int(time.time() * 1000) + 60_000
-    writer = TransactionalWriter(brokers.bootstrap, "uncommitted")
-    writer.begin(b"open", timestamp=later)
-    assert admin.offsets({log: LATEST}) == {log: 1}
-    assert admin.offsets({log: LATEST}, read_committed=True) == {log: 0}
-    assert admin.offsets({log: later}, read_committed=True) == {log: -1}
-    writer.commit()
-    until("the marker is in the log", lambda: admin.offsets({log: LATEST}, read_committed=True) == {log: 2})
-    assert admin.offsets({log: later}, read_committed=True) == {log: 0}
-    admin.delete_topics({"uncommitted": None})
-
-
 def test_a_broker_is_drained_and_filled_again(brokers: InProcessCluster, admin: KafkaAdmin) -> None:
     def topics(broker: InProcessBroker) -> list[str]:
         return [one.name or "" for one in brokers.metadata(of=broker).topics if not one.is_internal]
@@ -269,3 +253,19 @@ def test_a_broker_is_drained_and_filled_again(brokers: InProcessCluster, admin: 
     findings = Findings()
     spread(a_cluster(3, rebalance="Automatic"), View(admin), findings)
     assert not findings.conditions
+
+
+def test_committed_records_end_where_an_open_transaction_begins(
+    brokers: InProcessCluster, admin: KafkaAdmin
+) -> None:
+    created(brokers, admin, "uncommitted", 1, 3)
+    log, later = Partition("uncommitted", 0), int(time.time() * 1000) + 60_000
+    writer = TransactionalWriter(brokers.bootstrap, "uncommitted")
+    writer.begin(b"open", timestamp=later)
+    assert admin.offsets({log: LATEST}) == {log: 1}
+    assert admin.offsets({log: LATEST}, read_committed=True) == {log: 0}
+    assert admin.offsets({log: later}, read_committed=True) == {log: -1}
+    writer.commit()
+    until("the marker is in the log", lambda: admin.offsets({log: LATEST}, read_committed=True) == {log: 2})
+    assert admin.offsets({log: later}, read_committed=True) == {log: 0}
+    admin.delete_topics({"uncommitted": None})
