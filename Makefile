@@ -200,7 +200,7 @@ docs/metrics.md: setup
 docs/images/dashboards: setup
 	PYTHONPATH=tests/harness $(BIN)/python -P -m millstream_harness.dashboard_pictures $@
 
-# The two of loads and of the operator, from ten minutes of a Kubernetes. It needs what e2e needs; make images first.
+# The two of loads and of the operator, from seven minutes of a Kubernetes. It needs what e2e needs; make images first.
 docs/images/dashboards/operator: setup
 	PYTHONPATH=tests/harness $(BIN)/python -P -m millstream_harness.operator_pictures $(@D)
 

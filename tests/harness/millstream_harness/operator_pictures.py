@@ -1,4 +1,4 @@
-"""Draws the dashboards of loads and of the operator, from ten minutes of an operator on a real Kubernetes.
+"""Draws the dashboards of loads and of the operator, from seven minutes of an operator on a real Kubernetes.
 
     make docs/images/dashboards/operator
 
@@ -29,7 +29,7 @@ from millstream_harness.prometheus import PrometheusProcess, Target
 from millstream_harness.rolls import OPEN
 
 DRAWN: Final = ("loads", "operator")
-SECONDS: Final = 600
+SECONDS: Final = 420
 PICTURES: Final = Namespace("e2e-pictures")
 METRICS_PORT: Final = 8081
 RECORDS: Final = {"orders": 400, "clicks": 900, "payments": 150}
