@@ -5,9 +5,11 @@ It is no screenshot: places, titles, queries, legends and units are the dashboar
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import pairwise
 from typing import Any, Final
 
 import matplotlib as mpl
@@ -28,6 +30,10 @@ UNIT_INCHES: Final = 0.55
 ROW_INCHES: Final = 0.33
 MOST_LINES: Final = 8
 MOST_ROWS: Final = 6
+HEADROOM: Final = 1.3
+"""Highest value of an axis, by that of its lines: the legend is above them."""
+GAP_STEPS: Final = 3
+"""Values that are further apart are not joined, as in Grafana."""
 INTERVAL: Final = "20s"
 EVERYTHING: Final = ".*"
 SCALES: Final = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
@@ -108,9 +114,10 @@ def _table(axes: Axes, found: Sequence[tuple[Mapping[str, str], float]]) -> None
 def _lines(axes: Axes, found: Sequence[tuple[str, Sequence[tuple[float, float]]]], unit: str) -> None:
     largest = sorted(found, key=lambda one: -max(value for _, value in one[1]))
     for name, values in largest[:MOST_LINES]:
-        times = [datetime.fromtimestamp(at, UTC) for at, _ in values]
-        axes.plot(times, [value for _, value in values], label=_shown(name), linewidth=1.1)  # type: ignore[arg-type]
-    axes.set_ylim(bottom=0)
+        points = _with_gaps(values)
+        times = [datetime.fromtimestamp(at, UTC) for at, _ in points]
+        axes.plot(times, [value for _, value in points], label=_shown(name), linewidth=1.1)  # type: ignore[arg-type]
+    axes.set_ylim(0, HEADROOM * max(value for _, values in largest for _, value in values) or 1)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: amount(value, unit)))
     axes.xaxis.set_major_formatter(DateFormatter("%H:%M"))  # type: ignore[no-untyped-call]
     axes.xaxis.set_major_locator(MinuteLocator())  # type: ignore[no-untyped-call]
@@ -118,6 +125,19 @@ def _lines(axes: Axes, found: Sequence[tuple[str, Sequence[tuple[float, float]]]
     axes.grid(alpha=0.3)
     if any(name for name, _ in found):
         axes.legend(fontsize=6, loc="upper left", framealpha=0.6)
+
+
+def _with_gaps(values: Sequence[tuple[float, float]]) -> Sequence[tuple[float, float]]:
+    """The points of a line, with one that is no number where values are missing."""
+    if len(values) < 3:
+        return values
+    usual = min(after[0] - before[0] for before, after in pairwise(values))
+    found = [values[0]]
+    for before, after in pairwise(values):
+        if after[0] - before[0] > GAP_STEPS * usual:
+            found.append((before[0] + usual, math.nan))
+        found.append(after)
+    return found
 
 
 def _legend(template: str, labels: Mapping[str, str]) -> str:
