@@ -10,6 +10,7 @@ import struct
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection
+from functools import partial
 from typing import Final, TypeVar
 
 from confluent_kafka import KafkaError
@@ -57,12 +58,8 @@ def list_transactions(
             age = -1 if older_than_ms is None else older_than_ms
             return requests.list_transactions(version, states, producer_ids, age, pattern)
 
-        deadline = time.monotonic() + PATIENCE_S
-        while True:
-            code, of_broker = _ask(cluster, broker, requests.LIST_TRANSACTIONS, body, read, needed, 2)
-            if code != LOADING or time.monotonic() > deadline:
-                break
-            time.sleep(TRIES_S)
+        ask = partial(_ask, cluster, broker, requests.LIST_TRANSACTIONS, body, read, needed, 2)
+        code, of_broker = _patiently(ask, (LOADING,))
         if code:
             raise Failed(f"broker {broker} cannot list its transactional ids", _why(code))
         found += of_broker
@@ -71,12 +68,8 @@ def list_transactions(
 
 def describe_transaction(cluster: Cluster, transactional_id: str) -> TransactionDetails:
     """A transactional id, as its coordinator knows it. Unreachable; Failed, also for an unknown id."""
-    deadline = time.monotonic() + PATIENCE_S
-    while True:
-        code, details = _described(cluster, transactional_id)
-        if code not in (LOADING, NOT_AVAILABLE, NOT_COORDINATOR) or time.monotonic() > deadline:
-            break
-        time.sleep(TRIES_S)
+    passing = LOADING, NOT_AVAILABLE, NOT_COORDINATOR
+    code, details = _patiently(partial(_described, cluster, transactional_id), passing)
     if code == NOT_FOUND:
         raise Failed(
             f'there is no transactional id "{transactional_id}"',
@@ -174,6 +167,16 @@ def abort(cluster: Cluster, transaction: OpenTransaction) -> None:
         raise Failed(
             f"the transaction at {place}, offset {transaction.start_offset} was not aborted", _why(code)
         )
+
+
+def _patiently(ask: Callable[[], tuple[int, T]], passing: Collection[int]) -> tuple[int, T]:
+    """The error and the answer; while it is one of these errors, ask again, for PATIENCE_S."""
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        code, answer = ask()
+        if code not in passing or time.monotonic() > deadline:
+            return code, answer
+        time.sleep(TRIES_S)
 
 
 def _addresses(cluster: Cluster) -> dict[int, tuple[str, int]]:
