@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 import subprocess
-import sys
 import uuid
 from pathlib import Path
-from unittest import mock
 
 import pytest
 
-from millstream import cli
 from millstream.commands.stray import _age
 from millstream.connection import Cluster
 from millstream.errors import Declined, Failed
@@ -21,6 +16,7 @@ from millstream.strays import Stray, remove_strays
 from millstream.words import size_of
 from millstream_broker.log import folders
 from millstream_broker.log.strays import NOTE
+from millstream_harness.command import in_this_process
 from millstream_harness.in_process_broker import InProcessBroker
 from millstream_kafka.kafka_uuid import uuid_text
 
@@ -30,14 +26,7 @@ SINCE_MS = 1_700_000_000_000
 
 def millstream(*arguments: str, bootstrap: str) -> subprocess.CompletedProcess[str]:
     """The command, in this process."""
-    words = ["millstream", *arguments, "--bootstrap", bootstrap]
-    with (
-        mock.patch.object(sys, "argv", words),
-        contextlib.redirect_stdout(io.StringIO()) as stdout,
-        contextlib.redirect_stderr(io.StringIO()) as stderr,
-    ):
-        status = cli.run()
-    return subprocess.CompletedProcess(words, status, stdout.getvalue(), stderr.getvalue())
+    return in_this_process(*arguments, "--bootstrap", bootstrap)
 
 
 def put(data: Path, topic: str, partition: int, topic_id: uuid.UUID | None, size: int = 3000) -> Path:

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 import subprocess
-import sys
 from collections.abc import Iterator
-from unittest import mock
 
 import pytest
 from confluent_kafka import Consumer, Producer
 
-from millstream import Admin, cli
+from millstream import Admin
 from millstream.connection import Cluster
 from millstream.errors import BadInput
 from millstream.transaction_admin import list_transactions
 from millstream_broker.replication.partition import Partition
 from millstream_harness.background_loop import background_loop
+from millstream_harness.command import in_this_process
 from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.transactions import write
 
@@ -28,14 +25,7 @@ LONG_AGO_MS = 1_700_000_000_000
 
 def millstream(*arguments: str, bootstrap: str) -> subprocess.CompletedProcess[str]:
     """The command, in this process."""
-    words = ["millstream", "transaction", *arguments, "--bootstrap", bootstrap]
-    with (
-        mock.patch.object(sys, "argv", words),
-        contextlib.redirect_stdout(io.StringIO()) as stdout,
-        contextlib.redirect_stderr(io.StringIO()) as stderr,
-    ):
-        status = cli.run()
-    return subprocess.CompletedProcess(words, status, stdout.getvalue(), stderr.getvalue())
+    return in_this_process("transaction", *arguments, "--bootstrap", bootstrap)
 
 
 @pytest.fixture(scope="module")

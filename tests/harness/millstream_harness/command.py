@@ -1,12 +1,17 @@
-"""Runs `millstream` as a process, as users do."""
+"""Runs `millstream` as a process, as users do, or in this process."""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import pty
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
+
+from millstream import cli
 
 COMMAND = str(Path(sys.executable).parent / "millstream")
 
@@ -25,6 +30,18 @@ def millstream(
     return subprocess.run(
         [COMMAND, *arguments], input=stdin, capture_output=True, env=environment(bootstrap), timeout=60
     )
+
+
+def in_this_process(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run it here: to start a Python takes longer than most commands."""
+    words = ["millstream", *arguments]
+    with (
+        mock.patch.object(sys, "argv", words),
+        contextlib.redirect_stdout(io.StringIO()) as stdout,
+        contextlib.redirect_stderr(io.StringIO()) as stderr,
+    ):
+        status = cli.run()
+    return subprocess.CompletedProcess(words, status, stdout.getvalue(), stderr.getvalue())
 
 
 def on_a_terminal(*arguments: str, answer: bytes, bootstrap: str) -> tuple[int, str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import json
 import os
 import signal
@@ -16,8 +15,8 @@ from unittest import mock
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient
 
-from millstream import cli
 from millstream_harness.broker import fixed_port
+from millstream_harness.command import in_this_process
 from millstream_operator.local import processes
 from millstream_operator.local.processes import wait_for
 from millstream_operator.local.runtime import LocalRuntime, Reporter
@@ -42,15 +41,8 @@ class Sandbox:
 
     def run(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         """The command, in this process: to start a Python takes longer than most commands. `run_alone` does."""
-        words = ["millstream", "local", *arguments, "--data", str(self.data)]
-        with (
-            mock.patch.dict(os.environ, environment),
-            mock.patch.object(sys, "argv", words),
-            contextlib.redirect_stdout(io.StringIO()) as stdout,
-            contextlib.redirect_stderr(io.StringIO()) as stderr,
-        ):
-            status = cli.run()
-        return subprocess.CompletedProcess(words, status, stdout.getvalue(), stderr.getvalue())
+        with mock.patch.dict(os.environ, environment):
+            return in_this_process("local", *arguments, "--data", str(self.data))
 
     def run_alone(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """The command, as a user starts it."""
