@@ -5,9 +5,8 @@ Each has a user of its own way to log in, with the rights that its documentation
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from millstream_harness.java import ROOT, fetched, java_command, run_kafka_tool
+from millstream_harness.java import ROOT, fetched, java_command, run_kafka_tool, running
 from millstream_harness.logins import (
     LoginBroker,
     Step,
@@ -90,17 +89,6 @@ def save(path: Path, properties: Mapping[str, str]) -> str:
     lines = (f"{key}={value}\n" for key, value in properties.items())
     path.write_text("".join(lines).replace("\\", "\\\\"))
     return str(path)
-
-
-@contextmanager
-def running(command: list[str], output: Path) -> Iterator[None]:
-    with output.open("wb") as file, subprocess.Popen(command, stdout=file, stderr=file) as process:
-        try:
-            yield
-        except AssertionError as error:
-            raise AssertionError(f"{error}\n{output.read_text()[-5000:]}") from None
-        finally:
-            process.kill()
 
 
 def named(broker: LoginBroker, login: str, name: str, scenario: str = "round-trip") -> Step:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import itertools
-import subprocess
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -16,7 +13,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from millstream_harness.cluster import ClusterProcesses
-from millstream_harness.java import ROOT, fetched, java_command
+from millstream_harness.java import ROOT, fetched, java_command, running
 from millstream_harness.scenario import eventually
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(900)]
@@ -25,7 +22,6 @@ PROGRAM = Path(__file__).parent / "frameworks" / "WordCount.java"
 JARS = ROOT / ".jars" / "frameworks"
 PARTITIONS = 3
 WORDS = ("one", "two", "three", "four", "five", "six", "seven")
-ROUNDS = 6
 PAUSE_S = 0.005
 """Between two lines."""
 LINES = 300
@@ -33,48 +29,21 @@ LINES = 300
 ARRIVAL_S = 240.0
 
 
-class Application:
-    """The word count, as a process that can be killed."""
-
-    def __init__(self, cluster: ClusterProcesses, folder: Path) -> None:
-        self.log = folder / "streams.log"
-        config = folder / "streams.properties"
-        properties = {
-            "bootstrap.servers": cluster.bootstrap,
-            "application.id": "words",
-            "processing.guarantee": "exactly_once_v2",
-            "state.dir": str(folder / "state"),
-            "statestore.cache.max.bytes": "0",  # each update of a count is a record
-            "commit.interval.ms": "1000",
-            "consumer.session.timeout.ms": "6000",
-            "consumer.heartbeat.interval.ms": "1000",
-        }
-        config.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
-        self.command = java_command(
-            str(PROGRAM), str(config), "lines", "counts", classpath=f"{fetched(JARS)}/*"
-        )
-        self.process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        with self.log.open("ab") as file:
-            self.process = subprocess.Popen(self.command, stdout=file, stderr=file)
-
-    def kill(self) -> None:
-        if self.process is not None:
-            self.process.kill()
-            self.process.wait()
-            self.process = None
-
-
-@contextmanager
-def running(application: Application) -> Iterator[None]:
-    application.start()
-    try:
-        yield
-    except AssertionError as error:
-        raise AssertionError(f"{error}\n{application.log.read_text()[-5000:]}") from None
-    finally:
-        application.kill()
+def application(bootstrap: str, folder: Path) -> list[str]:
+    """The command of the word count."""
+    config = folder / "streams.properties"
+    properties = {
+        "bootstrap.servers": bootstrap,
+        "application.id": "words",
+        "processing.guarantee": "exactly_once_v2",
+        "state.dir": str(folder / "state"),
+        "statestore.cache.max.bytes": "0",  # each update of a count is a record
+        "commit.interval.ms": "1000",
+        "consumer.session.timeout.ms": "6000",
+        "consumer.heartbeat.interval.ms": "1000",
+    }
+    config.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
+    return java_command(str(PROGRAM), str(config), "lines", "counts", classpath=f"{fetched(JARS)}/*")
 
 
 class Counts:
@@ -130,22 +99,23 @@ def test_each_word_is_counted_once(tmp_path: Path) -> None:
         wanted = [NewTopic(name, PARTITIONS, 3) for name in ("lines", "counts")]
         for created in admin.create_topics(wanted).values():
             created.result(60)
-        application, counts = Application(cluster, tmp_path), Counts(cluster.bootstrap)
-        with running(application):
-            with Writer(cluster.bootstrap) as writer:
-                for number in range(1, ROUNDS + 1):
-                    before = counts.number()
-                    more = before + 2 * LINES
-                    eventually(counts.number, lambda now, more=more: now > more, "more counts", ARRIVAL_S)
-                    if number % 2:
-                        broker = cluster.brokers[1 + number // 2]
-                        broker.kill()
-                        time.sleep(3)  # more than its session
-                        broker.start()
-                    else:
-                        application.kill()
-                        application.start()
-            total = sum(writer.words.values())
+        counts = Counts(cluster.bootstrap)
+        command, log = application(cluster.bootstrap, tmp_path), tmp_path / "log"
+
+        def more() -> None:
+            before = counts.number()
+            eventually(counts.number, lambda now: now > before + 2 * LINES, "more counts", ARRIVAL_S)
+
+        with Writer(cluster.bootstrap) as writer:
+            for broker in cluster.brokers.values():
+                with running(command, log):  # it is killed at the end
+                    more()
+                    broker.kill()
+                    time.sleep(3)  # more than its session
+                    broker.start()
+                    more()
+        total = sum(writer.words.values())
+        with running(command, log):
             eventually(counts.number, lambda now: now >= total, f"{total} counts", ARRIVAL_S)
         assert counts.number() == total
         assert {word: len(found) for word, found in counts.found.items()} == writer.words

@@ -9,7 +9,8 @@ from __future__ import annotations
 import fcntl
 import os
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from zipfile import ZipFile
@@ -181,3 +182,15 @@ def run(
         said = f"{done.stdout}\n{done.stderr}"
         raise AssertionError(f"status {done.returncode} of {' '.join(command)}\n{said}")
     return done
+
+
+@contextmanager
+def running(command: Sequence[str], output: Path) -> Iterator[None]:
+    """Run it until the end of the block, which kills it; a failed assertion shows the end of its output."""
+    with output.open("ab") as file, subprocess.Popen(command, stdout=file, stderr=file) as process:
+        try:
+            yield
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{output.read_text()[-5000:]}") from None
+        finally:
+            process.kill()
