@@ -85,7 +85,7 @@ def _begins_a_table(load: BatchLoad) -> bool:
 
 
 def _fence(load: BatchLoad) -> Manifest:
-    """RUN.json's fence: the run must follow the last run of its table, if it goes on from there."""
+    """RUN.json's fence: a run that continues where the last run of its table ended must follow that run."""
     request, written = _request(load), _written(load)
     begins = {"request": request} if request else {}
     if written is None:

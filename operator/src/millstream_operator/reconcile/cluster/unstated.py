@@ -1,7 +1,7 @@
 """Cluster: what its spec does not state of the security of listeners, and what they are then.
 
 A new Cluster has TLS and passwords where its spec states nothing, if the operator is set up so (`--new-clusters`). An
-existing one stays as it is. The annotation `UNSTATED` records the decision. Invariants:
+existing Cluster stays as it is. The annotation `UNSTATED` records the decision. Invariants:
 
 - It is written once, before any object of the Cluster is created, and only to the version of the resource that was
   read: an old copy in the cache decides nothing.
