@@ -163,8 +163,8 @@ def run(
     if path.startswith("/"):
         with contextlib.suppress(OSError):  # the job reports the problem with it
             Path(path).parent.mkdir(parents=True, exist_ok=True)
-    told = run_file(load, access, result=str(result), output_path=path)
-    (folder / "run.json").write_text(json.dumps(told, indent=1))
+    content = run_file(load, access, result=str(result), output_path=path)
+    (folder / "run.json").write_text(json.dumps(content, indent=1))
     arguments = [*submit_command(load), str(program), str(folder / "run.json")]
     environment = {
         **os.environ,

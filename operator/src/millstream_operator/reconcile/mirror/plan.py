@@ -55,7 +55,7 @@ def status_of(
     """The status, summed up from the workers' reports."""
     promotion = promotion or Promotion(mirror, mirror.status.last_promotion)
     promoted = {name for report in workers.reports for source in report.sources for name in source.promoted}
-    told = promotion.told or (None if promotion.mirror.spec.promote else promoted_before(promoted))
+    condition = promotion.condition or (None if promotion.mirror.spec.promote else promoted_before(promoted))
     said = {source.name: _of_source(source.name, workers.reports) for source in mirror.spec.sources}
     why_unknown = {name: workers.silence or _unknown_lag(name, reports) for name, reports in said.items()}
     told_of = () if workers.silent else {name for name, reports in said.items() if reports}
@@ -74,12 +74,12 @@ def status_of(
         mirror,
         *(() if promotion.is_over else of_workers),
         *((warning,) if warning else ()),
-        *((told,) if told else ()),
+        *((condition,) if condition else ()),
         ready(promotion, promoted) or _ready(mirror, workers, sources, reached, degraded),
         now=now,
         without=(
             *(OF_WORKERS if promotion.is_over else ()),
-            *(() if told else (ConditionType.PROMOTED,)),
+            *(() if condition else (ConditionType.PROMOTED,)),
             *(() if warning else (ConditionType.WARNING,)),
         ),
     )
@@ -111,18 +111,18 @@ def refused_status(
     """
     unknown = "not known: " + problem.message
     promotion = promotion or Promotion(mirror, mirror.status.last_promotion)
-    told = promotion.told
+    condition = promotion.condition
     return msgspec.structs.replace(
         mirror.status if ending is None else _without_workers(mirror, ending),
         observed_generation=mirror.metadata.generation,
         last_promotion=promotion.last,
         conditions=conditions_with(
             mirror,
-            *((told,) if told else ()),
+            *((condition,) if condition else ()),
             (ConditionType.READY, False, problem.reason, problem.message),
             *((kind, None, problem.reason, unknown) for kind in OF_WORKERS),
             now=now,
-            without=() if told else (ConditionType.PROMOTED,),
+            without=() if condition else (ConditionType.PROMOTED,),
         ),
     )
 

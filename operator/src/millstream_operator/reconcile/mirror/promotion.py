@@ -105,13 +105,13 @@ class SourceEnd:
 class Promotion:
     """A mirror after a reconcile of its promotion.
 
-    ``mirror`` is as the API server has it; ``last`` and ``told`` are for its status. ``observed``: the target has been
-    read, and nothing is left to promote now.
+    ``mirror`` is as the API server has it; ``last`` and ``condition`` are for its status. ``observed``: the target has
+    been read, and nothing is left to promote now.
     """
 
     mirror: MirrorMaker
     last: LastPromotion | None = None
-    told: NewCondition | None = None
+    condition: NewCondition | None = None
     observed: bool = False
 
     @property

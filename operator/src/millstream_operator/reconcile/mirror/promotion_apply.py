@@ -153,8 +153,8 @@ def _advance(
         return _waits(mirror, Reason.PROMOTING, f"{words}: {names}; {GIVE_UP}")
     last = begun(promote, planned, before, services.now())
     if is_new:
-        told = condition(mirror, last)
-        conditions = conditions_with(mirror, *((told,) if told else ()), now=services.now())
+        promoted = condition(mirror, last)
+        conditions = conditions_with(mirror, *((promoted,) if promoted else ()), now=services.now())
         status = msgspec.structs.replace(mirror.status, last_promotion=last, conditions=conditions)
         if not write_status(services, mirror, status):
             # Another writer has changed the status: the next reconcile starts from it.
