@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import re
 import tomllib
@@ -99,6 +100,31 @@ def test_mutation_runs_every_unit_test_of_these_parts(folder: str) -> None:
     files = (ROOT / "tests/broker" / folder).rglob("test_*.py")
     left_out = {str(file.relative_to(ROOT)) for file in files if UNIT in tiers_in(file.read_text())} - run
     assert not left_out
+
+
+def functions_in(file: Path) -> dict[str, ast.AST]:
+    """Functions and methods by name, as `mutate.py` names them."""
+    found: dict[str, ast.AST] = {}
+    for node in ast.parse(file.read_text()).body:
+        for child in node.body if isinstance(node, ast.ClassDef) else [node]:
+            if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+                name = f"{node.name}.{child.name}" if isinstance(node, ast.ClassDef) else child.name
+                found[name] = child
+    return found
+
+
+@pytest.mark.parametrize("area", mutate.AREAS)
+def test_equivalent_mutants_change_a_line_of_today(area: str) -> None:
+    """An entry whose line has changed would hide nothing, and mislead whoever reads it."""
+    sources = [ROOT / package / "src" for package in mutate.SOURCES]
+    for module, function, old, new in mutate.equivalents(area):
+        (file,) = [source / module for source in sources if (source / module).exists()]
+        body = functions_in(file).get(function)
+        assert body is not None, f"{module} has no {function}"
+        assert old in ast.unparse(body) or old in ast.get_source_segment(file.read_text(), body), (
+            f"{module}: {function} has no line {old!r}"
+        )
+        assert old != new
 
 
 def pins(file: Path) -> dict[str, str]:
