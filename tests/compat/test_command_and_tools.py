@@ -77,7 +77,9 @@ def test_topics(ours: Callable[..., Any], tool: Tool, topic: str) -> None:
 
 def test_configuration(ours: Callable[..., Any], tool: Tool, topic: str) -> None:
     entity = ("--entity-type", "topics", "--entity-name", topic)
-    ours("config", "set", f"topic/{topic}", "cleanup.policy=compact,delete", "max.message.bytes=20000")
+    ours(
+        "config", "set", f"topic/{topic}", "cleanup.policy=compact,delete", "max.message.bytes=20000", "--yes"
+    )
     theirs = tool("configs", "--describe", *entity)
     for one in ours("config", "get", f"topic/{topic}"):
         assert f"{one['key']}={one['value']}" in theirs
