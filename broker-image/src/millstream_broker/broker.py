@@ -24,6 +24,7 @@ from .administration.configs import ConfigAdministrator
 from .administration.producer_ids import ProducerIds
 from .administration.topics import TopicAdministrator
 from .api import parts
+from .api.marker_writes import MarkerWrites
 from .background import background
 from .cluster.cluster import Cluster
 from .cluster.controllership import Controllership
@@ -202,6 +203,7 @@ class Broker:
             TransactionMarkerSender(self.replicas, coordinating),
         )
         self.transaction_verifier = CoordinatorVerifier(self.replicas, self.transactions, coordinating)
+        self.marker_writes = MarkerWrites(self.groups, self.replicas)
 
         # Reading and writing
         self._append_queue = AppendQueue(memory, failure.fail)
@@ -374,6 +376,7 @@ class Broker:
         await self._generations.stop()
         await self.cluster.leave()  # the cluster need not wait for the remaining steps
         await self.transactions.close()
+        await self.marker_writes.close()
         await self.groups.close()
         await self._append_queue.close()
         await self._end()
@@ -385,6 +388,7 @@ class Broker:
         self.server.close()
         await self.server.finish()
         await self.transactions.close()
+        await self.marker_writes.close()
         await self.groups.close()
         await self._append_queue.close()
         await self._end()

@@ -29,6 +29,7 @@ from ..security.quotas.quotas import Quotas
 from ..security.scram_credentials import ScramCredentials
 from ..transactions.driver import TransactionDriver
 from ..transactions.verifier import CoordinatorVerifier
+from .marker_writes import MarkerWrites
 
 
 class Parts(Protocol):
@@ -58,6 +59,7 @@ class Parts(Protocol):
     groups: GroupDriver
     transactions: TransactionDriver
     transaction_verifier: CoordinatorVerifier
+    marker_writes: MarkerWrites
 
     # The cluster
     cluster: Cluster
