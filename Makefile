@@ -61,14 +61,14 @@ compat-matrix: setup jars spark-classes
 	  $(MAKE) -s --no-print-directory .jars/kafka-$$version/.complete && $(RUN_TESTS) tests/compat $(PYTEST) || exit 1; \
 	done
 
-# The library's tests, with the oldest versions that client/pyproject.toml allows instead of the pinned ones.
+# The library's tests, with the oldest versions that it and the command's packages allow instead of the pinned ones.
 OLDEST := .cache/oldest
 test-oldest: $(OLDEST)/.installed
 	PYTHONPATH=$(CURDIR)/$(OLDEST) $(RUN_TESTS) --tiers=unit,process tests/client $(PYTEST)
 
-$(OLDEST)/.installed: client/pyproject.toml | setup
+$(OLDEST)/.installed: client/pyproject.toml kafka-protocol/pyproject.toml | setup
 	@rm -rf $(OLDEST)
-	@$(call timed,oldest,$(PIP) --no-deps --target $(OLDEST) $$(grep -oE '[a-z-]+>=[0-9.]+' $< | sed 's/>=/==/'))
+	@$(call timed,oldest,$(PIP) --no-deps --target $(OLDEST) $$(grep -ohE '"[a-z0-9-]+>=[0-9.]+' $^ | sed 's/"//; s/>=/==/'))
 	@touch $@
 
 # How long each file took, which shares and the tiers' limits go by.
@@ -108,9 +108,9 @@ images: jars contexts
 	$(IMAGE_BUILD) millstream/client:$(VERSION) client
 	$(IMAGE_BUILD) millstream/spark:$(VERSION) spark-operator-jobs
 
-# An image's context is its folder; these two also need the package that they share.
+# An image's context is its folder; these also need the package that they share.
 contexts:
-	for context in broker-image operator; do rm -rf $$context/kafka-protocol && cp -r kafka-protocol $$context/; done
+	for context in broker-image client operator; do rm -rf $$context/kafka-protocol && cp -r kafka-protocol $$context/; done
 
 # A release's wheels and chart, into DIST.
 DIST ?= dist

@@ -141,7 +141,7 @@ def test_images_install_what_is_pinned(folder: str) -> None:
     builds = pins(ROOT / folder / "requirements-build.txt")
     assert (installed | builds).items() <= tested.items(), "make lock"
     extras = wanted["project"].get("optional-dependencies", {})
-    runs_on = wanted["project"]["dependencies"]
+    runs_on = wanted["project"]["dependencies"] + extras.get("command", [])
     if f"millstream-kafka=={VERSION}" in runs_on:  # its wheel is built in the image
         runs_on += tomllib.loads((ROOT / "kafka-protocol/pyproject.toml").read_text())["project"][
             "dependencies"
@@ -149,7 +149,7 @@ def test_images_install_what_is_pinned(folder: str) -> None:
         assert "/src/kafka-protocol" in (ROOT / folder / "Dockerfile").read_text()
     for needed, there in (
         (runs_on, installed),
-        (extras.get("uvloop", []) + extras.get("command", []), installed),
+        (extras.get("uvloop", []), installed),
         (wanted["build-system"]["requires"], builds),
     ):
         for requirement in map(Requirement, needed):
@@ -170,11 +170,15 @@ def test_images_install_what_is_pinned(folder: str) -> None:
 def test_library_leaves_versions_to_its_users() -> None:
     """Ranges, of which tests take a version in the middle; what only the command needs is in an extra."""
     project = tomllib.loads((ROOT / "client/pyproject.toml").read_text())["project"]
+    protocol = tomllib.loads((ROOT / "kafka-protocol/pyproject.toml").read_text())["project"]
     tested = pins(ROOT / "requirements-dev.txt")
     needed = [Requirement(one) for one in project["dependencies"]]
     assert {one.name for one in needed} == {"confluent-kafka", "msgspec"}
     extras = [Requirement(one) for extra in project["optional-dependencies"].values() for one in extra]
-    for one in needed + extras:
+    (ours,) = [one for one in extras if one.name == "millstream-kafka"]
+    extras.remove(ours)
+    assert str(ours.specifier) == f"=={VERSION}"
+    for one in needed + extras + list(map(Requirement, protocol["dependencies"])):
         assert sorted(part.operator for part in one.specifier) == ["<", ">="], one
         assert tested[canonicalize_name(one.name)] in one.specifier, f"make lock: {one}"
 

@@ -57,11 +57,11 @@ def test_command_loads_kafkas_client_and_tables_only_where_it_uses_them() -> Non
     assert not {"confluent_kafka", "rich", "asyncio"} & loaded("import millstream.cli")
 
 
-OF_THE_COMMAND = ("cli", "commands", "options", "output", "streams")
+OF_THE_COMMAND = ("administering", "cli", "commands", "diagnosis", "options", "output", "streams")
 
 
 def test_library_works_without_the_packages_of_the_command() -> None:
-    """Each module of the library is imported where click and rich are missing."""
+    """Each module of the library is imported where click, rich and millstream_kafka are missing."""
     files = (path.relative_to(SOURCE).with_suffix("") for path in SOURCE.rglob("*.py"))
     modules = [
         ".".join(("millstream", *path.parts)) for path in files
@@ -69,11 +69,12 @@ def test_library_works_without_the_packages_of_the_command() -> None:
     ]  # fmt: skip
     assert len(modules) > 40
     loaded(
-        f"sys.modules.update(click=None, rich=None); import importlib; [*map(importlib.import_module, {modules})]"
+        "sys.modules.update(click=None, rich=None, millstream_kafka=None); import importlib;"
+        f" [*map(importlib.import_module, {modules})]"
     )
 
 
-@pytest.mark.parametrize("package", ["click", "rich"])
+@pytest.mark.parametrize("package", ["click", "rich", "millstream_kafka"])
 def test_command_without_its_extra_names_it(package: str) -> None:
     script = f"import sys; sys.modules['{package}'] = None; from millstream.__main__ import main; main()"
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)

@@ -13,9 +13,9 @@ import pytest
 from confluent_kafka import Consumer
 
 import millstream
+from millstream.administering.transactions import list_transactions
 from millstream.connection import Cluster
 from millstream.errors import BadInput, Closed, Failed, NotDelivered, NotOwned, ProducerFenced, Unreachable
-from millstream.transaction_admin import list_transactions
 from millstream_harness.cluster import until
 from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.scenario import unique

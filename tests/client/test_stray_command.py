@@ -6,19 +6,23 @@ import json
 import subprocess
 import uuid
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from millstream.administering.strays import Stray, remove_strays
 from millstream.commands.stray import _age
 from millstream.connection import Cluster
 from millstream.errors import Declined, Failed
-from millstream.strays import Stray, remove_strays
 from millstream.words import size_of
 from millstream_broker.log import folders
 from millstream_broker.log.strays import NOTE
 from millstream_harness.command import in_this_process
 from millstream_harness.in_process_broker import InProcessBroker
+from millstream_kafka.client import Connection
 from millstream_kafka.kafka_uuid import uuid_text
+from millstream_kafka.protocol import remove_strays as remove_strays_messages
+from millstream_kafka.protocol.api import Api
 
 OLD, OTHER = uuid.UUID(int=5 << 100), uuid.UUID(int=6 << 100)
 SINCE_MS = 1_700_000_000_000
@@ -132,9 +136,15 @@ def test_a_stray_of_an_earlier_listing_that_is_none_any_more_is_refused(broker: 
 def test_a_broker_that_does_not_know_strays_is_named(
     broker: InProcessBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Apache Kafka would close the connection."""
+    """Apache Kafka does not serve the request."""
     broker.start()
-    monkeypatch.setattr("millstream.raw.api_versions", lambda sock: {18: (0, 3)})
+    version = Connection.version
+
+    def version_without_strays(connection: Connection, api: Api[Any, Any]) -> int:
+        connection.versions.pop(remove_strays_messages.API.key, None)
+        return version(connection, api)
+
+    monkeypatch.setattr(Connection, "version", version_without_strays)
     stray = Stray(1, "old", 0, "", 0, 0, "/", "x")
     with pytest.raises(
         Failed, match="broker 1 cannot list or remove strays: it is Apache Kafka, or an older"

@@ -10,9 +10,9 @@ import pytest
 from confluent_kafka import Consumer, Producer
 
 from millstream import Admin
+from millstream.administering.transactions import list_transactions
 from millstream.connection import Cluster
 from millstream.errors import BadInput
-from millstream.transaction_admin import list_transactions
 from millstream_broker.replication.partition import Partition
 from millstream_harness.background_loop import background_loop
 from millstream_harness.command import in_this_process

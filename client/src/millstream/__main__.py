@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from importlib.util import find_spec
 
-PACKAGES = ("click", "rich")
+PACKAGES = ("click", "rich", "millstream_kafka")
 """What the extra ``command`` adds."""
 
 

@@ -7,24 +7,18 @@ it are left out.
 
 from __future__ import annotations
 
-import re
-import struct
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from millstream import raw, sasl, subscriptions
+from millstream import subscriptions
 from millstream.addresses import host_port
+from millstream.administering.strays import topics_of_strays
 from millstream.clocks import clocks
 from millstream.connection import Cluster
-from millstream.errors import MillstreamError
+from millstream.errors import Failed, MillstreamError
 from millstream.listener import Finding, connects, examine
 from millstream.words import count
 
-DESCRIBE_LOG_DIRS: Final = 35
-ALL_TOPICS: Final = struct.pack(">i", -1)
-MAX_LOG_DIRS: Final = 64 << 20
-STRAY: Final = re.compile(r".+-[0-9]+\.[0-9a-f]{32}-stray")
-"""The folder of a log that fits no topic, and that nobody deleted."""
 SHOWN: Final = 5
 CLOCK_LIMIT_S: Final = 1.0
 
@@ -59,7 +53,7 @@ def diagnose(cluster: Cluster, *, clock: bool = False, topics: Sequence[str] = (
             f"broker {broker.id} advertises it: {reason}; set advertised.listeners to what clients reach"
         )
         yield Finding("advertised", where, f"broker {broker.id}", problem if reason else "")
-        if not reason and not sasl.is_used(cluster.config):
+        if not reason:
             yield from _strays(broker.id, broker.host, broker.port, cluster.config)
     yield from _leaderless(cluster.bootstrap, metadata)
     for subscribed in topics:
@@ -73,14 +67,12 @@ def _strays(broker: int, host: str, port: int, config: Mapping[str, Any]) -> Ite
     """Logs that the broker keeps although no topic has them; nothing if there are none, or it does not list them."""
     where = host_port(host, port)
     try:
-        with raw.connected(host, port, config) as sock:
-            answer = raw.call(sock, DESCRIBE_LOG_DIRS, ALL_TOPICS, 1, MAX_LOG_DIRS)
-        strays = [name for name in _topics_in_log_dirs(answer) if STRAY.fullmatch(name)]
-    except (OSError, ValueError, struct.error):
+        strays = topics_of_strays((host, port), config)
+    except Failed:
         return
     if not strays:
         return
-    topics = sorted({name.rpartition(".")[0].rpartition("-")[0] for name in strays})
+    topics = sorted(set(strays))
     more = f" and {len(topics) - SHOWN} more" if len(topics) > SHOWN else ""
     problem = (
         f"broker {broker} keeps {count(len(strays), 'log')} of topics that the cluster does not know:"
@@ -115,21 +107,6 @@ def _leaderless(where: str, metadata: Any) -> Iterator[Finding]:
         " restored ZooKeeper, the controller's log names the brokers that the comparison of logs waits for"
     )
     yield Finding("leaders", where, problem=problem)
-
-
-def _topics_in_log_dirs(answer: bytes) -> Iterator[str]:
-    """The names in a DescribeLogDirs response, version 1."""
-    reader = raw.Reader(answer)
-    _, directories = reader.take(">ii")
-    for _ in range(directories):
-        reader.take(">h")
-        reader.text()
-        (topics,) = reader.take(">i")
-        for _ in range(topics):
-            yield reader.text()
-            (partitions,) = reader.take(">i")
-            for _ in range(partitions):
-                reader.take(">iqq?")
 
 
 def _clocks(cluster: Cluster, metadata: Any) -> Iterator[Finding]:

@@ -8,10 +8,10 @@ from dataclasses import asdict
 
 import click
 
+from millstream.administering.strays import Stray, list_strays, remove_strays
 from millstream.errors import BadInput, Failed
 from millstream.options import Settings, common, confirm, dry_run, yes
 from millstream.output import show, show_table, tell
-from millstream.strays import Stray, list_strays, remove_strays
 from millstream.words import count, size_of
 
 HEAD = ("BROKER", "TOPIC", "PARTITION", "ID", "SIZE", "AGE")

@@ -8,11 +8,10 @@ from dataclasses import asdict
 
 import click
 
-from millstream.errors import BadInput, Failed
-from millstream.options import TOPIC, Seconds, Settings, Whole, common, confirm, dry_run, yes
-from millstream.output import show, show_table, tell
-from millstream.transaction_admin import (
+from millstream.administering.transactions import (
     LONGEST_MS,
+    STATES,
+    OpenTransaction,
     abort,
     describe_transaction,
     find_hanging,
@@ -20,7 +19,9 @@ from millstream.transaction_admin import (
     list_transactions,
     open_transactions,
 )
-from millstream.transaction_requests import STATES, OpenTransaction
+from millstream.errors import BadInput, Failed
+from millstream.options import TOPIC, Seconds, Settings, Whole, common, confirm, dry_run, yes
+from millstream.output import show, show_table, tell
 from millstream.words import count
 
 HEAD = ("TOPIC", "PARTITION", "START OFFSET", "PRODUCER ID", "EPOCH", "LAST RECORD", "LEADER")
