@@ -245,8 +245,8 @@ async def operate(
         health = manager.health()
         if (health["overdueSeconds"] or 0) > STUCK_AFTER_S:
             raise scrape.Unhealthy(f"work has been waiting for {health['overdueSeconds']} s")
-        if (health["longestLookSeconds"] or 0) > STUCK_AFTER_S:
-            raise scrape.Unhealthy(f"one reconcile has taken {health['longestLookSeconds']} s")
+        if (health["longestReconcileSeconds"] or 0) > STUCK_AFTER_S:
+            raise scrape.Unhealthy(f"one reconcile has taken {health['longestReconcileSeconds']} s")
         return health
 
     # Ours, as kopf serves its own in one address family only.

@@ -87,9 +87,15 @@ async def test_a_look_that_does_not_end_shows() -> None:
 
     async with running(in_memory(stored(topic("a"))), reconcile) as manager:
         with released(end):
-            await until(lambda: (manager.health()["longestLookSeconds"] or 0) > 0.1)
+            await until(lambda: (manager.health()["longestReconcileSeconds"] or 0) > 0.1)
             assert manager.health()["overdueSeconds"] == 0
-        await until(lambda: manager.health()["longestLookSeconds"] == 0)
+            manager.measure()
+            shown = manager.services.metrics.text().decode()
+            for name in ("reconciles_running", "looks_running"):  # the second is the former name
+                assert f"millstream_operator_{name} 1.0" in shown
+            for name in ("longest_reconcile_seconds", "longest_look_seconds"):
+                assert f"millstream_operator_{name} 0.0" not in shown
+        await until(lambda: manager.health()["longestReconcileSeconds"] == 0)
 
 
 async def test_slow_groups_leave_workers_to_others(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -243,7 +243,7 @@ class Manager:
             "lastReconcileAgeSeconds": age,
             "reconciles": self._successes,
             "overdueSeconds": round(self._overdue(now, self._concurrency.slow), 1),
-            "longestLookSeconds": round(self._concurrency.longest(now), 1),
+            "longestReconcileSeconds": round(self._concurrency.longest(now), 1),
             "resources": len(self.queue),
             "acts": not self.standing_by,
             "foreignNamespaces": self.claims.foreign() if self.claims is not None else {},
@@ -257,8 +257,10 @@ class Manager:
         metrics.queue_keys.set(len(self.queue))
         metrics.queue_due.set(0 if self.standing_by else self.queue.due(now))
         metrics.queue_oldest_seconds.set(self._overdue(now))
-        metrics.looks_running.set(len(self._concurrency.begun))
-        metrics.longest_look_seconds.set(health["longestLookSeconds"] or 0.0)
+        for gauge in metrics.reconciles_running:
+            gauge.set(len(self._concurrency.begun))
+        for gauge in metrics.longest_reconcile_seconds:
+            gauge.set(health["longestReconcileSeconds"] or 0.0)
 
     def _overdue(self, now: float, but: Collection[Hashable] = ()) -> float:
         """How long the most overdue key has been waiting while this operator acts."""

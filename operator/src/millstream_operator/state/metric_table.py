@@ -64,12 +64,24 @@ TABLE = (
         "seconds",
         "Time that the most overdue reconcile has waited.",
     ),
-    Metric("millstream_operator_looks_running", "gauge", "looks", "Reconciles in progress."),
+    Metric("millstream_operator_reconciles_running", "gauge", "reconciles", "Reconciles in progress."),
+    Metric(
+        "millstream_operator_looks_running",
+        "gauge",
+        "reconciles",
+        "Former name of `millstream_operator_reconciles_running`, for one release.",
+    ),
+    Metric(
+        "millstream_operator_longest_reconcile_seconds",
+        "gauge",
+        "seconds",
+        "Duration so far of the longest reconcile in progress.",
+    ),
     Metric(
         "millstream_operator_longest_look_seconds",
         "gauge",
         "seconds",
-        "Duration so far of the longest reconcile in progress.",
+        "Former name of `millstream_operator_longest_reconcile_seconds`, for one release.",
     ),
     Metric(
         "millstream_operator_api_requests_total",

@@ -118,8 +118,13 @@ class Metrics:
         self.queue_keys = self._gauge("millstream_operator_queue_keys")
         self.queue_due = self._gauge("millstream_operator_queue_due")
         self.queue_oldest_seconds = self._gauge("millstream_operator_queue_oldest_seconds")
-        self.looks_running = self._gauge("millstream_operator_looks_running")
-        self.longest_look_seconds = self._gauge("millstream_operator_longest_look_seconds")
+        # The second of each is its former name.
+        self.reconciles_running = [
+            self._gauge(f"millstream_operator_{name}") for name in ("reconciles_running", "looks_running")
+        ]
+        self.longest_reconcile_seconds = [
+            self._gauge(f"millstream_operator_longest_{name}_seconds") for name in ("reconcile", "look")
+        ]
         self.api_requests = self._counter("millstream_operator_api_requests_total")
         self.api_request_seconds = self._histogram("millstream_operator_api_request_seconds")
         self.events = self._counter("millstream_operator_events_total")
