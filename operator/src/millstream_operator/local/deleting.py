@@ -25,7 +25,7 @@ from . import processes
 from .clusters import LocalCluster
 from .folder import DataFolder
 from .mirrors import LocalMirror
-from .reconcile import Pass
+from .reconcile import LocalReconciler
 from .state import Resource, State
 
 LEAVE_S = 60.0  # 45 s is the usual session timeout of a consumer
@@ -45,57 +45,57 @@ def doomed(state: State, folder: Path, keys: Sequence[str]) -> Doomed:
     return Doomed(there, [words for key in there if (words := _data(state.resources[key], state, folder))])
 
 
-def delete(work: Pass, key: str) -> None:
+def delete(reconciler: LocalReconciler, key: str) -> None:
     """Delete one resource; if it stays, it is among the failures of the pass."""
-    resource = work.state.resources[key]
+    resource = reconciler.state.resources[key]
     kind, name = resource["kind"], resource["metadata"]["name"]
-    lost = _data(resource, work.state, work.data)
-    had_workload = kind == "ConsumerGroup" and work.stop_workload(key)
+    lost = _data(resource, reconciler.state, reconciler.data)
+    had_workload = kind == "ConsumerGroup" and reconciler.stop_workload(key)
     if kind in ("User", "Topic", "ConsumerGroup"):
-        resource["metadata"]["deletionTimestamp"] = work.services.now().isoformat(timespec="seconds")
-        if _held(work, key):
-            work.reconcile_one(key)
-        if had_workload and _held(work, key):
-            _wait_for_members(work, key)
-        resource = work.state.resources[key]
-        if _held(work, key):
+        resource["metadata"]["deletionTimestamp"] = reconciler.services.now().isoformat(timespec="seconds")
+        if _held(reconciler, key):
+            reconciler.reconcile_one(key)
+        if had_workload and _held(reconciler, key):
+            _wait_for_members(reconciler, key)
+        resource = reconciler.state.resources[key]
+        if _held(reconciler, key):
             del resource["metadata"]["deletionTimestamp"]
-            work.stays(key)
+            reconciler.stays(key)
             return
     elif kind == "MirrorMaker":
-        LocalMirror(work.folder, decode_as(MirrorMaker, resource)).forget()
+        LocalMirror(reconciler.folder, decode_as(MirrorMaker, resource)).forget()
     elif kind == "Cluster":
-        cluster = LocalCluster(work.folder, decode_as(Cluster, resource))
+        cluster = LocalCluster(reconciler.folder, decode_as(Cluster, resource))
         cluster.stop()
-        if lost and not _removed(work, key, cluster.folder):
+        if lost and not _removed(reconciler, key, cluster.folder):
             return
-    work.secret_files.collect(resource["metadata"]["uid"])
-    del work.state.resources[key]
-    work.say(f"{kind} {name}: deleted" + (f", with {lost}" if lost else ""))
+    reconciler.secret_files.collect(resource["metadata"]["uid"])
+    del reconciler.state.resources[key]
+    reconciler.say(f"{kind} {name}: deleted" + (f", with {lost}" if lost else ""))
 
 
-def _held(work: Pass, key: str) -> bool:
-    return FINALIZER in work.state.resources[key]["metadata"].get("finalizers", ())
+def _held(reconciler: LocalReconciler, key: str) -> bool:
+    return FINALIZER in reconciler.state.resources[key]["metadata"].get("finalizers", ())
 
 
-def _wait_for_members(work: Pass, key: str) -> None:
+def _wait_for_members(reconciler: LocalReconciler, key: str) -> None:
     """Wait until the group has no member left from a workload whose consumers were stopped without leaving it."""
     kind, _, name = key.split("/")
-    work.say(f"{kind} {name}: its consumers are stopped; waiting until the brokers notice")
+    reconciler.say(f"{kind} {name}: its consumers are stopped; waiting until the brokers notice")
     deadline = time.monotonic() + LEAVE_S
-    while _held(work, key) and time.monotonic() < deadline:
+    while _held(reconciler, key) and time.monotonic() < deadline:
         time.sleep(1.0)
-        work.reconcile_one(key)
+        reconciler.reconcile_one(key)
 
 
-def _removed(work: Pass, key: str, folder: Path) -> bool:
+def _removed(reconciler: LocalReconciler, key: str, folder: Path) -> bool:
     """Remove a Cluster's data.
 
     It is set aside first: brokers that start after an interruption find all of it or nothing.
     """
     aside = folder.with_name(f".{folder.name}")  # no resource has this name
     if (used := processes.user_of(folder.glob("*/.lock"))) is not None:
-        work.failures[key] = f"its data stays: {used}: stop it"
+        reconciler.failures[key] = f"its data stays: {used}: stop it"
         return False
     try:
         if aside.exists():  # from an interrupted deletion
@@ -104,7 +104,7 @@ def _removed(work: Pass, key: str, folder: Path) -> bool:
             folder.rename(aside)
             shutil.rmtree(aside)
     except OSError as error:
-        work.failures[key] = f"its data cannot be deleted: {error}"
+        reconciler.failures[key] = f"its data cannot be deleted: {error}"
         return False
     return True
 

@@ -80,7 +80,7 @@ UNEXPLAINED = frozenset((Reason.REFUSED, Reason.WORKERS_STARTING))
 Reconcile = Callable[[Services, Sequence[Any]], Mapping[Key, float]]
 
 
-class Pass:
+class LocalReconciler:
     """One `up` (or, with an observing pool, one `status`)."""
 
     def __init__(
@@ -125,22 +125,24 @@ class Pass:
     def observe(cls, state: State, data: Path, keys: Sequence[str]) -> None:
         """Update every status, and change nothing else."""
         pool = ObservingPool()
-        work = cls(state, data, pool, lambda line: None, lambda at: None, lambda: None)
+        reconciler = cls(state, data, pool, lambda line: None, lambda at: None, lambda: None)
         try:
-            for cluster in work._of(Cluster, keys):
-                work._observe_cluster(cluster)
+            for cluster in reconciler._of(Cluster, keys):
+                reconciler._observe_cluster(cluster)
             before = {key: copy.deepcopy(resource) for key, resource in state.resources.items()}
-            work._reconcile(Topic, reconcile_topics, keys)
-            work._reconcile(ConsumerGroup, reconcile_groups, keys)
-            for mirror in work._of(MirrorMaker, keys):
-                workers = LocalMirror(work.folder, mirror).workers()
+            reconciler._reconcile(Topic, reconcile_topics, keys)
+            reconciler._reconcile(ConsumerGroup, reconcile_groups, keys)
+            for mirror in reconciler._of(MirrorMaker, keys):
+                workers = LocalMirror(reconciler.folder, mirror).workers()
                 last = mirror.status.last_promotion
                 promotion = Promotion(mirror, last, promotion_condition(mirror, last) or _promoted_of(mirror))
-                work._write(mirror, mirror_plan.status_of(mirror, workers, work.services.now(), promotion))
+                reconciler._write(
+                    mirror, mirror_plan.status_of(mirror, workers, reconciler.services.now(), promotion)
+                )
             if (daemon := state.daemons.get(SCHEDULE)) is None or not daemon.serves:
-                for load in work._of(BatchLoad, keys):
+                for load in reconciler._of(BatchLoad, keys):
                     if load.spec.schedule is not None and not load.spec.schedule.suspend:
-                        work._write(load, late_status(load, work.services.now()))
+                        reconciler._write(load, late_status(load, reconciler.services.now()))
             for key, resource in state.resources.items():
                 keep_cause(before[key], resource)
         finally:

@@ -25,7 +25,7 @@ from . import deleting, manifests, processes, scheduler
 from .clusters import LocalCluster
 from .folder import DataFolder
 from .processes import StartFailed
-from .reconcile import SCHEDULE, Pass
+from .reconcile import SCHEDULE, LocalReconciler
 from .spark import Progress
 from .state import Resource, State, StateError, Store, key_of
 from .workloads import stop_all
@@ -119,27 +119,29 @@ class LocalRuntime:
         def save() -> None:
             self.store.save(state)
 
-        work = Pass(state, self.data, admins, reporter.say, reporter.progress, save, found.secrets)
+        reconciler = LocalReconciler(
+            state, self.data, admins, reporter.say, reporter.progress, save, found.secrets
+        )
         try:
             for kind in manifests.KINDS:
                 if kind == BatchLoad.KIND and not loads:
                     continue
                 try:
-                    work.ensure(kind, keys)
+                    reconciler.ensure(kind, keys)
                 finally:
                     save()
         finally:
             save()
             admins.close()
-            work.services.outside.close()
+            reconciler.services.outside.close()
         resources = [state.resources[key] for key in keys]
-        return Outcome(resources, work.failures, work.waiting)
+        return Outcome(resources, reconciler.failures, reconciler.waiting)
 
     def status(self) -> Snapshot:
         """Observe, and change nothing."""
         state = self.store.load()
         self._say_copy(state)
-        Pass.observe(state, self.data, list(state.resources))
+        LocalReconciler.observe(state, self.data, list(state.resources))
         daemons = [
             {
                 "name": name,
@@ -168,7 +170,7 @@ class LocalRuntime:
             if deleting.doomed(state, self.data, names) != confirmed:
                 raise StateError("the data to delete changed meanwhile: nothing was deleted; run it again")
             admins = AdminPool()
-            work = Pass(
+            reconciler = LocalReconciler(
                 state,
                 self.data,
                 admins,
@@ -179,7 +181,7 @@ class LocalRuntime:
             try:
                 for key in names:
                     if key in state.resources:
-                        deleting.delete(work, key)
+                        deleting.delete(reconciler, key)
                         self.store.save(state)
                     else:
                         kind, _, name = key.split("/")
@@ -187,7 +189,9 @@ class LocalRuntime:
             finally:
                 self.store.save(state)
                 admins.close()
-            return Outcome([state.resources[key] for key in names if key in state.resources], work.failures)
+            return Outcome(
+                [state.resources[key] for key in names if key in state.resources], reconciler.failures
+            )
 
     def down(self, *, delete_data: bool = False) -> list[str]:
         """Stop every process; return their names. With ``delete_data``, also delete everything that `up` created.

@@ -20,7 +20,7 @@ from ..models import BatchLoad, ManifestError, decode_as
 from ..reconcile.load import plan as runs
 from ..state.context import now_utc
 from .processes import READY
-from .reconcile import Pass
+from .reconcile import LocalReconciler
 from .state import State, StateError, Store
 
 POLL_S = 1.0
@@ -55,10 +55,10 @@ def run_due(data: Path, say: Callable[[str], None]) -> None:
         return
     with store.locked():
         state, admins = store.load(), AdminPool()
-        work = Pass(state, data, admins, say, lambda at: None, lambda: store.save(state))
-        work.retry = False
+        reconciler = LocalReconciler(state, data, admins, say, lambda at: None, lambda: store.save(state))
+        reconciler.retry = False
         try:
-            work.ensure(BatchLoad.KIND, due(state))
+            reconciler.ensure(BatchLoad.KIND, due(state))
         finally:
             store.save(state)
             admins.close()
