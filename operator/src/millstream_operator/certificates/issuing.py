@@ -27,8 +27,6 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 BACKDATED = timedelta(hours=1)
-MAX_COMMON_NAME = 64
-"""Characters, by X.520."""
 Certificate = x509.Certificate
 SigningKey = (
     ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey | ed25519.Ed25519PrivateKey | ed448.Ed448PrivateKey

@@ -29,7 +29,7 @@ import msgspec
 from ..models import BatchLoad
 from ..models.conditions import Reason
 from ..models.load_run import ObservedRun, RunState
-from ..reconcile.load.runner import TIMED_OUT, Report, explained, reason_of
+from ..reconcile.load.runner import TIMED_OUT, Report, explained, reason_of, succeeded
 from ..resources.load import AVRO_LIMITS, SPARK_VERSION
 from ..resources.load_run_file import run_file, run_id, run_name
 from ..resources.pod_access import PodAccess
@@ -255,13 +255,7 @@ def _seen(result: Path, status: int, log: Path, run: str) -> ObservedRun:
     if report.run != run:  # of another run, or none
         report = Report()
     if status == 0 and report.state == RunState.SUCCEEDED:
-        return ObservedRun(
-            RunState.SUCCEEDED,
-            rows=report.rows,
-            corrupt_records=report.corrupt_records,
-            bytes=report.bytes,
-            warning=report.warning,
-        )
+        return succeeded(report)
     reason, error = explained(reason_of(report), report.error or unreported(status, log))
     return ObservedRun(RunState.FAILED, error=error, reason=reason)
 

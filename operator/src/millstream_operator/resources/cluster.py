@@ -58,7 +58,7 @@ from .owned import (
     spread_over_racks,
 )
 from .pods import resources_of, with_template
-from .volumes import UserIds, pod_security, secret_volume, with_owner
+from .volumes import CONTAINER_SECURITY, UserIds, pod_security, secret_volume, with_owner
 
 CONFIG_HASH = "millstream.dev/config-hash"
 LISTENERS_HASH = "millstream.dev/listeners-hash"
@@ -258,11 +258,7 @@ def _pod_spec(
                 # A stopping broker is unready within 3 s: Services drop it before its network stops.
                 "readinessProbe": probe("/readyz", periodSeconds=1, failureThreshold=3),
                 "livenessProbe": probe("/healthz", periodSeconds=10, failureThreshold=6),
-                "securityContext": {
-                    "allowPrivilegeEscalation": False,
-                    "readOnlyRootFilesystem": True,
-                    "capabilities": {"drop": ["ALL"]},
-                },
+                "securityContext": CONTAINER_SECURITY,
                 # A broker that refuses its configuration gives the reason in its last line, which the condition shows.
                 "terminationMessagePolicy": "FallbackToLogsOnError",
                 "volumeMounts": [

@@ -28,7 +28,7 @@ from .merge import merge
 from .pod_access import PodAccess
 from .pods import resources_of, with_template
 from .user_name import with_user_name
-from .volumes import UserIds, pod_security, with_owner
+from .volumes import CONTAINER_SECURITY, UserIds, pod_security, with_owner
 
 Manifest = dict[str, Any]
 Role = Literal["driver", "executor"]
@@ -154,14 +154,6 @@ def image(load: BatchLoad, images: Images) -> str:
     return load.spec.spark.image or images.spark
 
 
-def container_security() -> Manifest:
-    return {
-        "allowPrivilegeEscalation": False,
-        "readOnlyRootFilesystem": True,
-        "capabilities": {"drop": ["ALL"]},
-    }
-
-
 def volumes(load: BatchLoad, *, driver: bool) -> list[Manifest]:
     found: list[Manifest] = [{"name": "tmp", "emptyDir": {}}, {"name": "work", "emptyDir": {}}]
     if driver:
@@ -250,7 +242,7 @@ def _template(load: BatchLoad, container: str, images: Images, role: Role, own: 
                 "name": container,
                 **({"resources": resources} if resources else {}),
                 **({"env": secrets} if (secrets := credentials(load)) else {}),
-                "securityContext": container_security(),
+                "securityContext": CONTAINER_SECURITY,
                 "volumeMounts": volume_mounts(load, driver=driver),
             }
         ],
@@ -270,7 +262,7 @@ def as_user(load: BatchLoad, pod_spec: Manifest, images: Images) -> Manifest:
     if images.user_ids is UserIds.FIXED:
         return pod_spec
     return with_user_name(
-        pod_spec, image=image(load, images), pull_policy=images.pull_policy, security=container_security()
+        pod_spec, image=image(load, images), pull_policy=images.pull_policy, security=CONTAINER_SECURITY
     )
 
 

@@ -13,6 +13,7 @@ from .images import Images
 from .load import Manifest
 from .load_output import credentials
 from .load_run_file import RUN_FILE, run_name
+from .volumes import CONTAINER_SECURITY
 
 CANNOT_RUN = 2  # millstream-load's exit status if no retry can help
 DRIVER = "driver"
@@ -82,7 +83,7 @@ def _pod(load: BatchLoad, images: Images, name: str) -> Manifest:
                         "memory": memory,
                     },
                 },
-                "securityContext": common.container_security(),
+                "securityContext": CONTAINER_SECURITY,
                 "terminationMessagePath": common.TERMINATION_LOG,
                 # For a driver that dies before it can report: the end of its log.
                 "terminationMessagePolicy": "FallbackToLogsOnError",

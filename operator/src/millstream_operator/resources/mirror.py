@@ -27,7 +27,7 @@ from .images import Images
 from .owned import secret_of
 from .pod_user import PASSWORD
 from .pods import resources_of, with_template
-from .volumes import pod_security
+from .volumes import CONTAINER_SECURITY, pod_security
 
 Manifest = dict[str, Any]
 
@@ -312,11 +312,7 @@ def _pod(mirror: MirrorMaker, images: Images, keys: Sequence[SecretKey]) -> Mani
                 "livenessProbe": probe("/healthz", periodSeconds=10, timeoutSeconds=5, failureThreshold=6),
                 "readinessProbe": probe("/readyz", periodSeconds=5, timeoutSeconds=5),
                 "resources": resources_of(mirror.spec.resources),
-                "securityContext": {
-                    "allowPrivilegeEscalation": False,
-                    "readOnlyRootFilesystem": True,
-                    "capabilities": {"drop": ["ALL"]},
-                },
+                "securityContext": CONTAINER_SECURITY,
                 # A worker that refuses to run gives the reason in its last line: the MirrorMaker's condition shows it.
                 "terminationMessagePolicy": "FallbackToLogsOnError",
                 "volumeMounts": [

@@ -20,6 +20,9 @@ OWNER_CONTAINER = "volume-owner"
 DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 # Provisioners whose volumes belong to root and do not follow fsGroup.
 OWNED_BY_ROOT = frozenset(("kubernetes.io/host-path",))
+# Containers' security contexts by the "restricted" standard.
+WRITABLE_CONTAINER_SECURITY: Manifest = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+CONTAINER_SECURITY: Manifest = {**WRITABLE_CONTAINER_SECURITY, "readOnlyRootFilesystem": True}
 
 
 class UserIds(StrEnum):
@@ -92,8 +95,7 @@ def with_owner(pod_spec: Manifest, *, volume: str, user: int, image: str, pull_p
             "runAsUser": 0,
             "runAsGroup": 0,
             "runAsNonRoot": False,
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
+            **CONTAINER_SECURITY,
             "capabilities": {"drop": ["ALL"], "add": ["CHOWN"]},
         },
         "volumeMounts": [{"name": volume, "mountPath": "/volume"}],

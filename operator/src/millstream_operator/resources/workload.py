@@ -24,7 +24,7 @@ from .images import Images
 from .owned import opaque_secret, secret_of
 from .pod_access import FOLDER, PodAccess, with_files
 from .pod_user import PodPassword, PodUser
-from .volumes import pod_security
+from .volumes import WRITABLE_CONTAINER_SECURITY, pod_security
 
 Manifest = dict[str, Any]
 
@@ -35,7 +35,6 @@ CONFIG: Final = "MILLSTREAM_CONFIG"
 """The variable with its path."""
 LOGIN: Final = "millstream.dev/login"
 """Annotation of consumers that log in: changes with what a client reads only when it starts."""
-RESTRICTED: Manifest = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 
 
 def environment(group: ConsumerGroup, bootstrap: str) -> dict[str, str]:
@@ -136,7 +135,7 @@ def deployment(
         constraint.setdefault("labelSelector", {"matchLabels": selector(group)})
     variables = [{"name": name, "value": value} for name, value in environment(group, bootstrap).items()]
     containers = [
-        {**one, "env": [*variables, *one.get("env", ())], "securityContext": RESTRICTED}
+        {**one, "env": [*variables, *one.get("env", ())], "securityContext": WRITABLE_CONTAINER_SECURITY}
         for one in wanted["containers"]
     ]
     metadata = template.get("metadata", {})

@@ -33,7 +33,7 @@ from .owned import (
     spread_over_racks,
 )
 from .pods import SMALL_STEP, resources_of, with_template
-from .volumes import UserIds, pod_security, secret_volume, with_owner
+from .volumes import WRITABLE_CONTAINER_SECURITY, UserIds, pod_security, secret_volume, with_owner
 
 COMPONENT = "zookeeper"
 CLIENT_PORT, PEER_PORT, ELECTION_PORT = 2181, 2888, 3888
@@ -49,7 +49,6 @@ LOGIN = "millstream.dev/zookeeper-login"
 LOGIN_FOLDER, LOGIN_FILE = "/run/millstream/login", "zookeeper.jaas"
 SASL_PROVIDER = "authProvider.sasl=org.apache.zookeeper.server.auth.SASLAuthenticationProvider"
 COPY_CONF = "cp -r /conf/. /own-conf/"
-CONTAINER_SECURITY: Manifest = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 
 
 def name_of(cluster: Cluster) -> str:
@@ -231,7 +230,7 @@ def _pod_spec(
                 "env": [{"name": "JAVA_SECURITY", "value": JAVA_SECURITY}],
                 "workingDir": "/volume",
                 "resources": SMALL_STEP,
-                "securityContext": CONTAINER_SECURITY,
+                "securityContext": WRITABLE_CONTAINER_SECURITY,
                 "volumeMounts": [{"name": "data", "mountPath": "/volume"}, *_conf(own_folder, "/own-conf")],
             }
         ],
@@ -263,7 +262,7 @@ def _pod_spec(
                     "failureThreshold": 6,
                 },
                 # the image's entrypoint writes /conf, so its root file system stays writable
-                "securityContext": CONTAINER_SECURITY,
+                "securityContext": WRITABLE_CONTAINER_SECURITY,
                 "volumeMounts": [
                     {"name": "data", "mountPath": "/data", "subPath": "data"},
                     {"name": "data", "mountPath": "/datalog", "subPath": "datalog"},

@@ -37,7 +37,7 @@ def allow(operation: AclOperation, principal: str = ANONYMOUS) -> AccessControlE
 def test_without_an_authorizer_everything_is_allowed() -> None:
     authorizer = Authorizer()
     assert authorizer.allows(CLIENT, WRITE, TOPIC, "a")
-    authorizer.check_cluster(CLIENT, AclOperation.ALTER)
+    authorizer.check(CLIENT, AclOperation.ALTER, CLUSTER, CLUSTER_NAME)
     assert authorizer.operations(CLIENT, TOPIC, "a") == 0b110111111000
 
 
@@ -89,7 +89,7 @@ def test_a_check_fails_with_the_error_of_the_resource() -> None:
         AclAuthorizer().check(CLIENT, READ, ResourceType.GROUP, "g")
     assert refused.value.code is ErrorCode.GROUP_AUTHORIZATION_FAILED
     with pytest.raises(ApiError) as refused:
-        AclAuthorizer().check_cluster(CLIENT, AclOperation.ALTER)
+        AclAuthorizer().check(CLIENT, AclOperation.ALTER, CLUSTER, CLUSTER_NAME)
     assert refused.value.code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
 

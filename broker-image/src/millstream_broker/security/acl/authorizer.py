@@ -92,10 +92,6 @@ class Authorizer:
     ) -> None:
         """A request was denied, for want of this right or of another one."""
 
-    def check_cluster(self, session: ClientSession, operation: AclOperation) -> None:
-        """Raises ApiError unless the operation is allowed on the cluster."""
-        self.check(session, operation, ResourceType.CLUSTER, CLUSTER_NAME)
-
     def check(
         self, session: ClientSession, operation: AclOperation, resource_type: ResourceType, name: str
     ) -> None:

@@ -155,6 +155,10 @@ def _succeeded(report: Report, run: str, end_time: str | None) -> ObservedRun:
             " spec.spark.image must be of this release"
         )
         return ObservedRun(RunState.FAILED, error=error, end_time=end_time)
+    return succeeded(report, end_time)
+
+
+def succeeded(report: Report, end_time: str | None = None) -> ObservedRun:
     return ObservedRun(
         RunState.SUCCEEDED,
         rows=report.rows,
