@@ -13,7 +13,7 @@ from millstream_broker.log.append_origin import AppendOrigin
 from millstream_broker.log.config import LogConfig
 from millstream_broker.log.files import NotCachedError
 from millstream_broker.log.log import Log
-from millstream_broker.log.producer_state import LATE_BUFFER_MS, ProducerStateManager
+from millstream_broker.log.producer_state import LATE_BUFFER_MS, ProducerStateEntry, ProducerStateManager
 from millstream_broker.log.transaction_index import AbortedTransaction, TransactionIndexes
 from millstream_broker.log.transactions import EndedTransaction, Transactions
 from millstream_kafka.appendable import validate
@@ -407,15 +407,32 @@ def test_marker_of_an_unknown_producer_ends_nothing(tmp_path: Path) -> None:
     assert (producer.epoch, producer.coordinator_epoch, producer.batches) == (2, 3, [])
 
 
-def test_coordinators_batches_have_epochs_but_no_sequences(tmp_path: Path) -> None:
+def test_a_producers_last_timestamp_is_that_of_its_batch_or_marker(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    begin(log)
+    producer = log.producers.by_id[1]
+    assert (producer.last_timestamp, producer.last_timestamp == producer.last.timestamp) == (NOW, True)
+    marker = build_marker(EndTransactionMarker(True, 0), producer_id=1, producer_epoch=1, timestamp=NOW + 5)
+    log.append(marker, leader_epoch=0, now_ms=NOW + 9, origin=MARKER)
+    assert (producer.last_timestamp, producer.batches) == (NOW + 5, [])
+    assert ProducerStateManager.decode(log.producers.encode()).by_id[1].last_timestamp == NOW + 9
+    begin(log, epoch=1)
+    assert producer.last_timestamp == NOW
+    assert ProducerStateEntry(0, NOW).last_timestamp == -1
+
+
+@pytest.mark.parametrize("sequence", [-1, 0], ids=["none", "first"])
+def test_coordinators_batches_have_epochs_but_no_sequences(tmp_path: Path, sequence: int) -> None:
+    """Each has the same: in Kafka the first, and none if an earlier version of ours has written it."""
     log = open_log(tmp_path)
     verify(log, epoch=1, sequence=-1)
-    send(log, -1, epoch=1, origin=COORDINATOR)
-    assert send(log, -1, epoch=1, origin=COORDINATOR).first_offset == 2
-    assert log.producers.by_id[1].last.last_sequence == -1
+    send(log, sequence, epoch=1, origin=COORDINATOR)
+    assert send(log, sequence, epoch=1, origin=COORDINATOR).first_offset == 2
     end(log, epoch=1)
     verify(log, epoch=0, sequence=-1)
-    assert refusal(lambda: send(log, -1, epoch=0, origin=COORDINATOR)) is ErrorCode.INVALID_PRODUCER_EPOCH
+    assert (
+        refusal(lambda: send(log, sequence, epoch=0, origin=COORDINATOR)) is ErrorCode.INVALID_PRODUCER_EPOCH
+    )
 
 
 def test_coordinators_batch_needs_verification(tmp_path: Path) -> None:

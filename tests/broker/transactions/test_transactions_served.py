@@ -194,7 +194,9 @@ async def committed_offset(client: Connection, *, stable: bool) -> tuple[int, Er
 
 
 @pytest.mark.parametrize("version", [4, 5])
-async def test_offsets_of_a_transaction_count_when_it_is_committed(client: Connection, version: int) -> None:
+async def test_offsets_of_a_transaction_count_when_it_is_committed(
+    broker: Broker, client: Connection, version: int
+) -> None:
     request = find_coordinator.FindCoordinatorRequest(coordinator_keys=["g"])
     await client.call(find_coordinator.API, 6, request)
     producer = await started(client)
@@ -220,6 +222,9 @@ async def test_offsets_of_a_transaction_count_when_it_is_committed(client: Conne
     assert await completed(client) == "CompleteCommit"
     assert await committed_offset(client, stable=True) == (7, NONE)
     assert await error() is ErrorCode.INVALID_PRODUCER_EPOCH  # of a transaction that has ended
+    log = broker.replicas.partition("__consumer_offsets", broker.groups.partition_of("g")).log
+    headers = [read_header(batch) for batch in log.batches_from(0)]
+    assert [each.base_sequence for each in headers if each.is_transactional] == [0, -1]  # a batch, a marker
 
 
 async def listed(client: Connection, **filters: object) -> list[str]:

@@ -52,15 +52,11 @@ def _of(
 
 
 def _state(producer_id: int, producer: ProducerStateEntry) -> ProducerState:
-    state = ProducerState(
+    return ProducerState(
         producer_id,
         producer.epoch,
-        coordinator_epoch=producer.coordinator_epoch,
-        current_txn_start_offset=producer.transaction_first_offset,
+        producer.last.last_sequence,
+        producer.last_timestamp,
+        producer.coordinator_epoch,
+        producer.transaction_first_offset,
     )
-    if producer.batches:
-        state.last_sequence, state.last_timestamp = (
-            producer.batches[-1].last_sequence,
-            producer.batches[-1].timestamp,
-        )
-    return state

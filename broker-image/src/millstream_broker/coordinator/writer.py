@@ -194,6 +194,7 @@ class PartitionWriter:
             (Record(key, value, now) for store in stores for key, value in store.records),
             producer_id=NO_PRODUCER if producer is None else producer.producer_id,
             producer_epoch=-1 if producer is None else producer.producer_epoch,
+            base_sequence=-1 if producer is None else 0,  # as Kafka's, whose tools show it
             transactional=producer is not None,
         )
         try:

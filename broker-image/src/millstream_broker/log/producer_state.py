@@ -82,6 +82,8 @@ class ProducerStateEntry:
     """That of the last marker."""
     transaction_first_offset: int = -1
     """The first offset of the open transaction; -1 without one."""
+    marked_ms: int = -1
+    """The timestamp of the producer's last marker, if no batch has followed it."""
     generation: int = 0
     """The :class:`ProducerStateManager` generation that may change it: see :meth:`ProducerStateManager.frozen`."""
 
@@ -89,6 +91,11 @@ class ProducerStateEntry:
     def last(self) -> AppendedBatch:
         """The latest batch; NO_BATCH while only the epoch is known."""
         return self.batches[-1] if self.batches else NO_BATCH
+
+    @property
+    def last_timestamp(self) -> int:
+        """That of the latest batch or marker; -1 while only the epoch is known."""
+        return self.marked_ms if self.marked_ms >= 0 else self.last.timestamp
 
     def find(self, header: BatchHeader) -> AppendedBatch | None:
         """The batch with exactly these sequences, if it is one of the last five."""
@@ -107,7 +114,9 @@ class ProducerStateEntry:
             self.batches = []
         self.last_seen_ms = now_ms
         if header.is_control:  # a transaction marker has no sequence
+            self.marked_ms = header.max_timestamp
             return
+        self.marked_ms = -1
         if header.is_transactional and self.transaction_first_offset < 0:
             self.transaction_first_offset = header.base_offset
         self.batches.append(
@@ -359,6 +368,8 @@ class ProducerStateManager:
                 producer.batches.append(
                     AppendedBatch(first_sequence, last_sequence, last_offset - delta, last_offset, seen)
                 )
+            elif coordinator_epoch >= 0:
+                producer.marked_ms = seen
         producers.transactions = Transactions(
             (producer.transaction_first_offset, producer_id)
             for producer_id, producer in producers.by_id.items()
