@@ -14,7 +14,7 @@ from .pod_access import PodAccess
 
 Manifest = dict[str, Any]
 RUN_FILE = "run.json"
-LOGIN, TLS = "login", "tls"
+BOOTSTRAP, LOGIN, TLS = "bootstrap", "login", "tls"
 """Keys of RUN.json."""
 
 
@@ -38,7 +38,7 @@ def run_file(load: BatchLoad, access: PodAccess, *, result: str, output_path: st
     topic_ids = {part.topic: part.topic_id for part in load.status.offsets or () if part.topic_id}
     return {
         "name": run_id(load),
-        "bootstrap": access.bootstrap,
+        BOOTSTRAP: access.bootstrap,
         "offsets": [
             {"topic": part.topic, "partition": part.partition, "from": part.from_, "until": part.until}
             for part in load.status.offsets or ()
@@ -61,6 +61,12 @@ def logs_in(config_map: Mapping[str, Any], *, has_tls: bool = False) -> bool:
     """Whether the run of a ConfigMap logs in at brokers, with TLS or without."""
     found = json.loads(config_map["data"][RUN_FILE])
     return LOGIN in found and (TLS in found) is has_tls
+
+
+def connects_as(config_map: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether the runs of two ConfigMaps connect in the same way."""
+    one, another = (json.loads(each["data"][RUN_FILE]) for each in (config_map, other))
+    return all(one.get(key) == another.get(key) for key in (BOOTSTRAP, LOGIN, TLS))
 
 
 def _begins_a_table(load: BatchLoad) -> bool:

@@ -13,6 +13,7 @@ that names client.properties, which the command `millstream` and its library rea
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -21,7 +22,7 @@ from . import client_files
 from .certificates import CA
 from .client_files import ClientLogin, ClientTls
 from .images import Images
-from .owned import opaque_secret, secret_of
+from .owned import opaque_secret, secret_of, values_of
 from .pod_access import FOLDER, PodAccess, with_files
 from .pod_user import PodPassword, PodUser
 from .volumes import WRITABLE_CONTAINER_SECURITY, pod_security
@@ -54,9 +55,14 @@ class ConsumerLogin:
     version: str
 
 
+def object_named(group: str) -> str:
+    """The name of a group's Deployment."""
+    return f"{group}-consumers"
+
+
 def login_secret(group: ConsumerGroup) -> str:
     """The Secret of the consumers' own user. The chart's admission policies know the name, and that of the other."""
-    return f"{group.name}-consumers-user"
+    return f"{object_named(group.name)}-user"
 
 
 def client_secret(
@@ -76,7 +82,11 @@ def client_secret(
 
 def configuration_secret(group: ConsumerGroup) -> str:
     """The Secret with a client's configuration."""
-    return f"{group.name}-consumers-client"
+    return configuration_named(group.name)
+
+
+def configuration_named(group: str) -> str:
+    return f"{object_named(group)}-client"
 
 
 def consumer_login(
@@ -84,6 +94,20 @@ def consumer_login(
 ) -> ConsumerLogin:
     version = hashlib.sha256(f"{access.bootstrap} {password.iterations} ".encode() + authorities)
     return ConsumerLogin((login_secret(group), configuration_secret(group)), version.hexdigest()[:16])
+
+
+def logs_in(deployment: Mapping[str, Any], configuration: Mapping[str, Any] | None, *, has_tls: bool) -> bool:
+    """Whether all consumers log in, with TLS or without; also if there are none. ``configuration``: their Secret."""
+    metadata, spec, status = (deployment.get(key) or {} for key in ("metadata", "spec", "status"))
+    is_seen = status.get("observedGeneration", 0) >= metadata.get("generation", 0)
+    count = status.get("replicas", 0)
+    if is_seen and not count and not spec.get("replicas", 1):
+        return True
+    if LOGIN not in (spec["template"].get("metadata") or {}).get("annotations", {}):
+        return False
+    if has_tls and CA not in values_of(configuration):
+        return False
+    return is_seen and bool(count == status.get("updatedReplicas", 0))
 
 
 def selector(group: ConsumerGroup) -> dict[str, str]:
@@ -104,7 +128,7 @@ def reference(group: ConsumerGroup) -> Manifest:
         "apiVersion": "apps/v1",
         "kind": "Deployment",
         "metadata": {
-            "name": f"{group.name}-consumers",
+            "name": object_named(group.name),
             "namespace": group.namespace,
             "labels": labels(group),
             "ownerReferences": [

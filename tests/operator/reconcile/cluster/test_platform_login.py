@@ -15,6 +15,7 @@ from millstream_operator.kafka.records import AdminError
 from millstream_operator.kubernetes.client import KubeError
 from millstream_operator.models import Cluster, decode_as
 from millstream_operator.resources.mirror import LOGS_IN
+from millstream_operator.resources.workload import LOGIN
 
 PASSWORDS = {"authentication": {"type": "ScramSha512"}}
 TLS = {"tls": "Enabled"}
@@ -194,6 +195,44 @@ def test_a_cluster_closes_when_no_run_of_a_load_is_without_a_login() -> None:
     assert protocols(east)["INTERNAL"] == "SASL_PLAINTEXT"
 
 
+def test_a_run_that_starts_while_the_cluster_begins_to_close_keeps_it_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It read the Cluster before its status said that pods log in, and wrote its file just then."""
+    east = open_cluster()
+    east.change(3, listeners=CLOSED)
+    east.look(**HEALTHY)
+    roll(east)
+    apply = east.kube.apply
+
+    def and_a_run_starts(manifest: dict[str, Any], subresource: str = "") -> dict[str, Any]:
+        if manifest["kind"] == "Cluster" and ("ConfigMap", "daily-0001") not in east.kube.objects:
+            east.kube.put(run_of_load())
+            running = {**stored(LOAD), "status": {"lastRun": {"name": "daily-0001", "state": "Pending"}}}
+            east.memory.services.store.put(running)
+        return apply(manifest, subresource)
+
+    monkeypatch.setattr(east.kube, "apply", and_a_run_starts)
+    east.look(**HEALTHY)
+    assert ("ConfigMap", "daily-0001") in east.kube.objects
+    assert protocols(east)["INTERNAL"] == "PLAINTEXT"
+    assert (east.status["platform"]["bootstrap"], east.status["platform"]["internal"]) == (BOOTSTRAP, "Open")
+    assert "BatchLoad ns/daily has a run that does not log in" in (east.says("Warning") or ("",) * 3)[2]
+
+
+def test_a_cluster_closes_no_listener_before_its_status_says_where_pods_connect() -> None:
+    east = open_cluster()
+    east.change(3, listeners=CLOSED)
+    east.look(**HEALTHY)
+    roll(east)
+    east.kube.refused_writes["Cluster"] = KubeError(409, "Conflict", "another writer was faster")
+    east.look(**HEALTHY)
+    assert protocols(east)["INTERNAL"] == "PLAINTEXT"
+    del east.kube.refused_writes["Cluster"]
+    east.look(**HEALTHY)
+    assert protocols(east)["INTERNAL"] == "SASL_PLAINTEXT"
+
+
 @pytest.mark.parametrize(
     "run",
     [None, run_of_load(login=True), run_of_load(uid="u-other")],
@@ -252,6 +291,76 @@ def test_a_mirror_without_workers_keeps_no_cluster_open(others: dict[str, Any] |
     if others is not None:
         east.kube.put(others)
     with_login_of_brokers(east, MIRROR)
+    assert protocols(east)["INTERNAL"] == "SASL_PLAINTEXT"
+
+
+GROUP = resource(
+    "ConsumerGroup",
+    "watch",
+    clusterRef={"name": "east"},
+    groupId="watch",
+    topics=["a"],
+    workload={"template": {"spec": {"containers": [{"name": "a", "image": "a"}]}}},
+)
+
+
+def consumers(*, login: bool, uid: str = "u-watch", **status: int) -> dict[str, Any]:
+    found = workers(logs_in="", uid=uid, **status)
+    found["metadata"]["name"] = "watch-consumers"
+    found["spec"]["template"]["metadata"] = {"annotations": {LOGIN: "1"}} if login else {}
+    return found
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        consumers(login=False),
+        consumers(login=True, updatedReplicas=1),
+        consumers(login=True, observedGeneration=1),
+    ],
+    ids=["no login", "one of two", "not seen"],
+)
+def test_a_cluster_closes_when_no_consumer_of_a_workload_is_without_a_login(before: dict[str, Any]) -> None:
+    east = open_cluster()
+    east.kube.put(before)
+    with_login_of_brokers(east, GROUP)
+    assert protocols(east)["INTERNAL"] == "PLAINTEXT"
+    _, _, words = east.says("Warning") or ("", "", "")
+    assert "internal is still open, because consumers of ConsumerGroup ns/watch do not log in yet" in words
+    east.kube.put(consumers(login=True))
+    east.look(**HEALTHY)
+    assert protocols(east)["INTERNAL"] == "SASL_PLAINTEXT"
+    assert east.says("Warning") is None
+
+
+def test_a_cluster_gets_tls_when_consumers_of_workloads_have_its_authorities() -> None:
+    east = open_cluster()
+    east.kube.put(consumers(login=True))
+    secret_of = {"namespace": "ns", "name": "watch-consumers-client"}
+    east.kube.put({"kind": "Secret", "metadata": secret_of, "data": {"client.properties": ""}})
+    with_login_of_brokers(east, GROUP, closing=TLS)
+    assert protocols(east)["INTERNAL"] == "PLAINTEXT"
+    words = (east.says("Warning") or ("", "", ""))[2]
+    assert "consumers of ConsumerGroup ns/watch do not log in with TLS yet" in words
+    east.kube.put({"kind": "Secret", "metadata": secret_of, "data": {"ca.crt": "Y2E="}})
+    east.look(**HEALTHY)
+    assert protocols(east)["INTERNAL"] == "SSL"
+
+
+@pytest.mark.parametrize(
+    "there",
+    [
+        None,
+        consumers(login=False, uid="u-other"),
+        {**consumers(login=False, replicas=0), "spec": {"replicas": 0, "template": {}}},
+    ],
+    ids=["none", "another's", "stopped"],
+)
+def test_a_group_without_consumers_keeps_no_cluster_open(there: dict[str, Any] | None) -> None:
+    east = open_cluster()
+    if there is not None:
+        east.kube.put(there)
+    with_login_of_brokers(east, GROUP)
     assert protocols(east)["INTERNAL"] == "SASL_PLAINTEXT"
 
 

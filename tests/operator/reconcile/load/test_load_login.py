@@ -104,6 +104,49 @@ def test_load_of_an_open_cluster_has_no_secret() -> None:
     assert ("Secret", SECRET) not in found.kube.objects
 
 
+def closes_after(found: InMemory, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The open Cluster's status says that pods log in, just after an object of a kind is created."""
+    create = found.kube.create
+
+    def then_closes(manifest: dict[str, Any], *more: str) -> dict[str, Any]:
+        made = create(manifest, *more)
+        if manifest["kind"] == kind:
+            found.kube.put(CLUSTER)
+        return made
+
+    monkeypatch.setattr(found.kube, "create", then_closes)
+
+
+@pytest.mark.parametrize("runner", ["Job", "SparkApplication"])
+def test_run_that_starts_as_its_cluster_closes_logs_in(runner: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The Cluster may have looked for running loads before the ConfigMap was there."""
+    found = in_memory(
+        stored(cluster("default")), a_load(PENDING, runner=runner), **BROKERS, **KnownUsers().answers
+    )
+    closes_after(found, "ConfigMap", monkeypatch)
+    assert look(found) == SOON
+    told = json.loads(found.kube.objects["ConfigMap", RUN]["data"]["run.json"])
+    assert (told["bootstrap"], told["login"]) == ("default-bootstrap.ns.svc:9091", {"folder": FOLDER})
+    started = found.kube.objects[runner, RUN]["spec"]
+    assert has_user(started["template"] if runner == "Job" else started["driver"]["template"])
+
+
+def test_run_whose_runner_is_lost_while_its_cluster_closes_logs_in() -> None:
+    found = in_memory(stored(cluster("default")), a_load(PENDING), **BROKERS, **KnownUsers().answers)
+    look(found)
+    del found.kube.objects["Job", RUN]
+    found.kube.put(CLUSTER)
+    found.services.store.put(CLUSTER)
+    look(found)
+    told = json.loads(found.kube.objects["ConfigMap", RUN]["data"]["run.json"])
+    assert told["login"] == {"folder": FOLDER}
+    assert has_user(found.kube.objects["Job", RUN]["spec"]["template"])
+    made = found.kube.objects["ConfigMap", RUN]
+    del found.kube.objects["Job", RUN]
+    look(found)
+    assert found.kube.objects["ConfigMap", RUN] is made, "it is not written again without need"
+
+
 @pytest.mark.parametrize("runner", ["Job", "SparkApplication"])
 def test_pods_in_a_cluster_with_tls_have_a_copy_of_its_authorities(runner: str) -> None:
     users = KnownUsers()

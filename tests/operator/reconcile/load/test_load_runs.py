@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -55,8 +56,8 @@ def test_a_run_ends_with_its_job() -> None:
 
 def test_a_runner_that_has_vanished_is_made_again_from_the_same_offsets() -> None:
     load = a_load({**PENDING, "lastRun": {"name": "daily-0001-u-daily", "state": "Running"}})
-    file = {"kind": "ConfigMap", "metadata": OWN}
-    found = in_memory(CLUSTER, load, file)
+    told = {"run.json": json.dumps({"bootstrap": "default-bootstrap.ns.svc:9092"})}
+    found = in_memory(CLUSTER, load, {"kind": "ConfigMap", "metadata": OWN, "data": told})
     assert look(found) == SOON
     assert written(found) == ["ServiceAccount", "RoleBinding", "Job"]  # what a run is told never changes
     assert run_state(found) == "Running"

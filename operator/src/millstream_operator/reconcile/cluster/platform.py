@@ -8,9 +8,12 @@ a failed request of the operator, in two rolls:
     2. when every broker does, the operator connects there, and the Internal listener is closed
 
 A new Cluster is closed from its first broker on. One that was closed is not opened again but by its spec. It waits for
-the workers of MirrorMakers, which move as the operator does (common/pod_users.py), and for the end of BatchLoads' runs
-that began without a login, or without TLS. Between `authentication` and
+the workers of MirrorMakers and the consumers of workloads, which move as the operator does (common/pod_users.py), and
+for the end of BatchLoads' runs that began without a login, or without TLS. Between `authentication` and
 `tls`, a closed listener changes in one roll: nothing of ours is there.
+
+Where pods connect is in the status before the Cluster looks for those that do not. Who starts some does the reverse: a
+load writes the file of its run, and then reads the status again (load/launch.py). So none is missed.
 
 With `tls`, the traffic between brokers and that of the operator have TLS, too. A listener never changes its protocol
 while the operator uses it, and brokers reach those before them and after them. In the same two rolls:
@@ -35,7 +38,7 @@ from msgspec.structs import asdict, replace
 
 from ...kafka.records import AdminError
 from ...kubernetes.client import Kube, KubeError
-from ...models import BatchLoad, Cluster, ManifestError, MirrorMaker
+from ...models import BatchLoad, Cluster, ConsumerGroup, ManifestError, MirrorMaker, decode_as
 from ...models.cluster import (
     ClusterSpec,
     PlatformStatus,
@@ -48,13 +51,13 @@ from ...models.conditions import Reason
 from ...models.keys import ClusterKey
 from ...models.load_run import in_flight
 from ...models.problem import Problem, shown
-from ...resources import load_run_file
+from ...resources import load_run_file, workload
 from ...resources.certificates import trust_secret
 from ...resources.cluster import platform_bootstrap_of
 from ...resources.mirror import logs_in, object_named
 from ...resources.owned import is_owned_by
 from ...resources.platform import CLOSED, STAGE, TLS_STAGE, PlatformLogin, login_of, login_secret, secret
-from ...state.cache import cluster_refs
+from ...state.cache import cluster_refs, key_for
 from ...state.context import ClusterParts, Warn
 from ...state.platform import with_password
 from ...state.status import write_status
@@ -90,27 +93,10 @@ def stage(
     is_ready = has_tls if wants_tls else has_login
     closes = asks and (live is None or before == CLOSED)
     moves = is_ready and (not closes or tls_before is PlatformTls.PREPARED)
-    behind: list[str] = []
-    if moves:
-        mirrors, loads = (of(services, cluster, wants_tls) for of in (_mirrors_behind, _loads_behind))
-        behind = [*mirrors, *loads]
-    if asks and is_ready and not closes:
-        closes = not behind
-        if behind:
-            warn(
-                Reason.LISTENER_OPEN,
-                f"spec.listeners: {cluster.spec.internal.name} is still open, because {shown(behind, 3)}",
-            )
-    is_free = has_tls and not behind  # no pod of ours is at a listener that changes its protocol
-    tls = _next_tls(wants_tls, is_free=is_free, is_new=live is None, before=tls_before)
-    if has_tls and behind and closes and tls is PlatformTls.PREPARED:
-        warn(
-            Reason.LISTENER_OPEN,
-            f"spec.listeners: brokers have no TLS among themselves yet, because {shown(behind, 3)}",
-        )
-    spec = with_login(cluster.spec, tls)
-    if has_tls or (has_login and tls is not PlatformTls.ON):
-        reached = replace(cluster, spec=spec if has_tls else with_login(cluster.spec))
+    unmoved = _next_tls(wants_tls, is_free=False, is_new=live is None, before=tls_before)
+    where: PlatformStatus | None = None
+    if has_tls or (has_login and unmoved is not PlatformTls.ON):
+        reached = replace(cluster, spec=with_login(cluster.spec, unmoved if has_tls else PlatformTls.NONE))
         where = PlatformStatus(
             bootstrap=platform_bootstrap_of(reached),
             secret=login_secret(cluster),
@@ -118,6 +104,25 @@ def stage(
             internal="Closed" if closes else "Open",
         )
         cluster = _connecting(services, cluster, where)
+        moves = moves and _shows(services, cluster)
+    behind = [*_behind(services, cluster, wants_tls)] if moves else []
+    if asks and is_ready and not closes:
+        closes = moves and not behind
+        if behind:
+            warn(
+                Reason.LISTENER_OPEN,
+                f"spec.listeners: {cluster.spec.internal.name} is still open, because {shown(behind, 3)}",
+            )
+    is_free = has_tls and moves and not behind  # no pod of ours is at a listener that changes its protocol
+    tls = _next_tls(wants_tls, is_free=is_free, is_new=live is None, before=tls_before)
+    if has_tls and behind and closes and tls is PlatformTls.PREPARED:
+        warn(
+            Reason.LISTENER_OPEN,
+            f"spec.listeners: brokers have no TLS among themselves yet, because {shown(behind, 3)}",
+        )
+    spec = with_login(cluster.spec, tls)
+    if where is not None and closes:
+        cluster = _connecting(services, cluster, replace(where, internal="Closed"))
     if not closes:
         spec = replace(
             spec, listeners=tuple(one.opened if one.type == "Internal" else one for one in spec.listeners)
@@ -179,6 +184,12 @@ def _connecting(services: ClusterParts, cluster: Cluster, where: PlatformStatus 
     return after
 
 
+def _shows(services: ClusterParts, cluster: Cluster) -> bool:
+    """Whether the stored status has where pods connect; not if another writer was faster."""
+    raw = services.store.raw(key_for(cluster))
+    return raw is not None and decode_as(Cluster, raw).status.platform == cluster.status.platform
+
+
 def ensure_login(services: ClusterParts, cluster: Cluster) -> PlatformLogin | Problem:
     """The operator's password, which is generated once."""
     new = PlatformLogin(secrets.new_password(), randomness.token_bytes(SALT_BYTES))
@@ -221,6 +232,12 @@ def _is_valid_everywhere(services: ClusterParts, cluster: Cluster, key: str) -> 
         admin.close()
 
 
+def _behind(services: ClusterParts, cluster: Cluster, has_tls: bool) -> Iterator[str]:
+    """What has pods that do not connect where the operator does, with TLS or without, and how this ends."""
+    for found in (_mirrors_behind, _consumers_behind, _loads_behind):
+        yield from found(services, cluster, has_tls)
+
+
 def _mirrors_behind(services: ClusterParts, cluster: Cluster, has_tls: bool) -> Iterator[str]:
     """MirrorMakers whose workers do not log in where the operator does, with TLS or without."""
     mine = ClusterKey(cluster.namespace, cluster.name)
@@ -236,6 +253,25 @@ def _mirrors_behind(services: ClusterParts, cluster: Cluster, has_tls: bool) -> 
         ):
             what = "log in with TLS" if has_tls else "log in"
             yield f"workers of {key} do not {what} yet: they will, unless it is paused or has a problem"
+
+
+def _consumers_behind(services: ClusterParts, cluster: Cluster, has_tls: bool) -> Iterator[str]:
+    """ConsumerGroups with consumers of their workload that do not log in where the operator does."""
+    mine = ClusterKey(cluster.namespace, cluster.name)
+    for key in services.store.keys(ConsumerGroup.KIND):
+        raw = services.store.raw(key)
+        if raw is None or mine not in cluster_refs(key, raw.get("spec") or {}):
+            continue
+        if (raw.get("spec") or {}).get("workload") is None:
+            continue
+        live = services.kube.get("apps/v1", "Deployment", key.namespace, workload.object_named(key.name))
+        if live is None or not is_owned_by(live, raw["metadata"]["uid"]):
+            continue
+        name = workload.configuration_named(key.name)
+        secret = services.kube.get("v1", "Secret", key.namespace, name) if has_tls else None
+        if not workload.logs_in(live, secret, has_tls=has_tls):
+            what = "log in with TLS" if has_tls else "log in"
+            yield f"consumers of {key} do not {what} yet: they will, unless it is paused or has a problem"
 
 
 def _loads_behind(services: ClusterParts, cluster: Cluster, has_tls: bool) -> Iterator[str]:

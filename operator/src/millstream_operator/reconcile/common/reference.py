@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 
-from ...models import Cluster, ClusterRef, ConsumerGroup, ManifestError, Resource, Topic, User
+from ...models import API_VERSION, Cluster, ClusterRef, ConsumerGroup, ManifestError, Resource, Topic, User
 from ...models.conditions import Reason
 from ...models.keys import ClusterKey, Key
 from ...models.problem import Problem
-from ...state.context import Resources
+from ...state.context import Resources, Statuses
 
 
 def cluster_key(namespace: str, ref: ClusterRef) -> ClusterKey:
@@ -46,6 +46,15 @@ def find_cluster(
             Reason.CLUSTER_NOT_FOUND, f"Cluster {key.name} in namespace {key.namespace} is being deleted"
         )
     return cluster
+
+
+def read_cluster(services: Statuses, namespace: str, ref: ClusterRef) -> Cluster | Problem:
+    """The same as the API server has it at this moment: the watch may lag behind."""
+    key = cluster_key(namespace, ref)
+    live = services.kube.get(API_VERSION, Cluster.KIND, key.namespace, key.name)
+    if live is not None:
+        services.store.put_written(live)
+    return find_cluster(services, namespace, ref)
 
 
 def may_refer(cluster: Cluster, namespace: str) -> bool:

@@ -11,10 +11,13 @@ from ...models.load_run import ObservedRun, RunState
 from ...models.problem import Problem
 from ...resources import load as resources
 from ...resources.load_job import job
+from ...resources.load_run_file import connects_as
 from ...resources.load_spark_application import spark_application
+from ...resources.pod_access import PodAccess
 from ...state.context import LoadParts
-from ..common.objects import create, ensure
-from ..common.reference import find_cluster
+from ...state.platform import pods_connect
+from ..common.objects import delete, ensure, find
+from ..common.reference import find_cluster, read_cluster
 from ..common.volumes import claim_needs_owner
 from .cleanup import clean
 from .limits import check_limits
@@ -26,6 +29,10 @@ class KubernetesLauncher:
     """Starts runs as Jobs or SparkApplications.
 
     Objects of a run are created once and never changed: a changed SparkApplication would run again.
+
+    A Cluster closes its Internal listener when it finds no run that connects there: first it says in its status where
+    pods connect, then it looks for the ConfigMaps of runs (cluster/platform.py). Here the order is the reverse: the run
+    starts if the Cluster, read after the ConfigMap was written, still says the same.
     """
 
     def refusal(self, services: LoadParts, load: BatchLoad) -> Problem | None:
@@ -37,13 +44,10 @@ class KubernetesLauncher:
         return None
 
     def start(self, services: LoadParts, load: BatchLoad, cluster: Cluster) -> ObservedRun | Problem:
-        access = ensure_access(services, load, cluster, must_be_stored=True)
+        access = self._prepare(services, load, cluster)
         if isinstance(access, Problem):
             return access
         runner = (job if load.spec.runner == "Job" else spark_application)(load, services.images)
-        ensure(services.kube, resources.service_account(load.namespace))
-        ensure(services.kube, resources.role_binding(load.namespace, services.spark_role))
-        create(services.kube, resources.config_map(load, access, services.images))
         runner = resources.with_files_of_access(runner, load, access)
         claim = load.spec.output.volume_claim_name
         if claim and claim_needs_owner(services, load.namespace, claim):
@@ -59,6 +63,28 @@ class KubernetesLauncher:
             )
             return Problem(Reason.RUNNER_NOT_AVAILABLE, message)
         return ObservedRun(RunState.PENDING)
+
+    def _prepare(self, services: LoadParts, load: BatchLoad, cluster: Cluster) -> PodAccess | Problem:
+        """How the run connects; its ConfigMap says so, and the Cluster does after it."""
+        while True:
+            access = ensure_access(services, load, cluster, must_be_stored=True)
+            if isinstance(access, Problem):
+                return access
+            ensure(services.kube, resources.service_account(load.namespace))
+            ensure(services.kube, resources.role_binding(load.namespace, services.spark_role))
+            wanted = resources.config_map(load, access, services.images)
+            live = find(services.kube, wanted)
+            if live is not None and not connects_as(live, wanted):  # an attempt to start, or a lost runner
+                delete(services.kube, wanted)
+                live = None
+            if live is None:
+                services.kube.create(wanted)
+            latest = read_cluster(services, load.namespace, load.spec.cluster_ref)
+            if isinstance(latest, Problem):
+                return latest
+            if pods_connect(latest) == pods_connect(cluster):
+                return access
+            cluster = latest
 
     def observe(self, services: LoadParts, load: BatchLoad) -> ObservedRun | None:
         found = find_runner(services, load)
