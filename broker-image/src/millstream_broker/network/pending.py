@@ -9,11 +9,15 @@ from millstream_kafka.protocol.errors import ApiError
 from millstream_kafka.protocol.schema import Struct
 
 from .charge import Charge
+from .fetch_shortcut import KnownFetch
 from .handlers import CloseConnection, error_response
 from .large_requests import Parts
 from .login import LoginReply
-from .produce_shortcut import Known
+from .produce_shortcut import Known as KnownProduce
 from .routes import Route
+
+Known = KnownProduce | KnownFetch
+"""An earlier request like this one."""
 
 
 class Pending:

@@ -27,19 +27,20 @@ from millstream_kafka.protocol.schema import Struct, TooManyElements
 from .admission import Admission
 from .charge import Charge
 from .connection_lines import LineCause, LineKind
+from .fetch_shortcut import FetchShortcut
 from .handlers import CloseConnection, RequestContext, error_response
 from .large_requests import LargeRequests, Parts
 from .login import LoginReply
 from .mute import Mute
 from .outbox import Outbox
-from .pending import Pending
+from .pending import Known, Pending
 from .produce_runs import MOST, Run, find_run
-from .produce_shortcut import Known, ProduceShortcut
+from .produce_shortcut import ProduceShortcut
 from .routes import API_VERSIONS, Route, response_frame
 from .shared import Shared
 
 PIPELINE_DEPTH = 256
-PRODUCE = 0
+PRODUCE, FETCH = 0, 1
 
 _SIZE = struct.Struct(">i")
 _KEY_AND_VERSION = struct.Struct(">hh")
@@ -65,6 +66,7 @@ class ConnectionRequests:
         "_admission",
         "_connection",
         "_context",
+        "_fetches",
         "_mute",
         "_out",
         "_server",
@@ -87,6 +89,7 @@ class ConnectionRequests:
         self._context: RequestContext | None = None
         """The last request's, which the next ones share while nothing in it differs."""
         self._shortcut = ProduceShortcut()
+        self._fetches = FetchShortcut()
         self.route: Route | None = None
         """The last request's."""
         self.pending: deque[Pending] = deque()
@@ -125,9 +128,14 @@ class ConnectionRequests:
         self.route = route
         version, registration = route.version, route.registration
         answer: Any
-        known = self._shortcut.find(frame, version) if registration.pipelined else None
+        request: Any
+        produced = self._shortcut.find(frame, version) if registration.pipelined else None
+        known: Known | None = produced
+        if produced is not None:
+            request = produced.request
+        elif registration.api.key == FETCH and (fetched := self._fetches.find(frame, version)) is not None:
+            known, request = fetched
         if known is not None:
-            request = known.request
             context = self._context_of(version, known.client_id)
             charge = self._charge(route, context, len(frame)) if self._server.quotas.is_active else None
             (correlation_id,) = _SIZE.unpack_from(frame, _KEY_AND_VERSION.size)
@@ -147,6 +155,8 @@ class ConnectionRequests:
                 )
                 waiting.add_done_callback(self._answered)
                 return
+            if registration.api.key == FETCH:
+                self._fetches.learn(frame, offset, version, client_id, request)
         try:
             answer = registration.handle(context, request)
             if not (answer is None or isinstance(answer, Struct)) and isinstance(answer, Generator):
@@ -155,8 +165,8 @@ class ConnectionRequests:
             answer = error_response(route.registration.api, error)
         except Exception as error:
             raise self._failed(route, error) from None
-        if known is not None:
-            known.data.records = None
+        if produced is not None:
+            produced.data.records = None
         elif registration.api.key == PRODUCE and registration.pipelined:
             # A request that is not pipelined may wait for the controller, and still needs its records.
             self._shortcut.learn(frame, version, client_id, request)
@@ -302,8 +312,10 @@ class ConnectionRequests:
         if charge is not None and (throttle_ms := charge.settle(response)) and connection is not None:
             self._mute.begin(throttle_ms, connection.unmute)
         encoded = None if known is None else known.encode(correlation_id, response)
-        if encoded is not None:
+        if isinstance(encoded, bytes):
             self._out.put(encoded)
+        elif encoded is not None:
+            self._out.put_all(encoded, sum(map(len, encoded)))
         elif response is not None:
             if isinstance(response, list):
                 parts = response
