@@ -1,7 +1,7 @@
 """The controller as a state machine: events in, instructions out (`messages`); no input or output, no clock.
 
 It is level-triggered. `records` holds the stored state; a partition affected by an event is *dirty*; each event ends
-with a look at the dirty ones: `elections.settle` returns the desired state of a partition, and if that differs
+with a look at the dirty ones: `decisions` returns the desired state of a partition, and if that differs
 from the stored one, it is written. The result of the write is taken as the truth, whether it is our state or somebody
 else's, and checked again. So lost responses, repeated reports and conflicts need no special code, and a new
 controller only has to check everything.
@@ -27,7 +27,7 @@ from typing import Any
 
 from millstream_kafka.topic_partition import TopicPartition
 
-from ..coordination import NO_LEADER, BrokerRecord, PartitionRecord, TopicRecord, same_state
+from ..coordination import BrokerRecord, PartitionRecord, TopicRecord, same_state
 from ..coordination.controllership import (
     BrokersChanged,
     ConfigsChanged,
@@ -38,13 +38,11 @@ from ..coordination.controllership import (
 )
 from ..runtime.ordered_set import OrderedSet
 from ..runtime.steps import Steps
-from ..topic_rules.mirrored_topics import first_epoch
 from . import administration, comparison, factor, reassignment
 from .announcements import Announcements
 from .assignments import Assignments
+from .decisions import NOTHING, Decisions
 from .deletion import EPOCH_DURING_DELETE, Deletion, begin, stopped
-from .elections import Situation, is_unclean_allowed, most_complete, settle
-from .leader_epochs import EpochDistances
 from .messages import (
     Abandoned,
     AcceptBroker,
@@ -76,7 +74,6 @@ from .requests import Requests
 
 WRITE_AT_ONCE = 200
 """States in one WriteStates: brokers learn the first ones while the next are written."""
-NOTHING = Notes()
 
 
 class ControllerMachine:
@@ -88,7 +85,7 @@ class ControllerMachine:
         self.epoch = epoch
         self.settings = settings
         self.brokers: dict[int, BrokerRecord] = {}
-        self._known_brokers: set[int] = set()
+        self.known_brokers: set[int] = set()
         self.leaving: set[int] = set()
         self.topics: dict[str, TopicRecord] = {}
         """With their present number of partitions; `records` has the partitions' states."""
@@ -101,12 +98,8 @@ class ControllerMachine:
         self._unaccepted: dict[int, set[TopicPartition]] = {}
         self._announcements = Announcements()
         self.requests = Requests()
-        self._recovery = Recovery()
-        self._compared: set[TopicPartition] = set()
-        """Partitions whose logs were compared after the store was restored: those of later brokers are not newer."""
-        self._epoch_distances = EpochDistances(random_below)
-        self._created: dict[str, int] = {}
-        """The topics created since this controller's election, with their first number of partitions."""
+        self.recovery = Recovery()
+        self._decisions = Decisions(self, random_below)
         self._next_check: float | None = None
         self.out: list[Instruction] = []
         self._handlers: dict[type, Callable[[Any], Steps[None] | None]] = {
@@ -120,7 +113,7 @@ class ControllerMachine:
             TopicRemoved: self._topic_removed,
             BrokerAccepted: self._broker_accepted,
             Stopped: self._stopped,
-            LogEnds: lambda event: self.partitions.dirty.update(self._recovery.take(event)),
+            LogEnds: lambda event: self.partitions.dirty.update(self.recovery.take(event)),
             SettingsChanged: self._settings_changed,
             Tick: self._tick,
             ShutdownRequested: partial(administration.shut_down, self),
@@ -132,9 +125,9 @@ class ControllerMachine:
     def start(self, image: Image) -> Steps[list[Instruction]]:
         """Take over: look at all partitions, and update all brokers. The first event."""
         self.out = []
-        self._known_brokers |= image.known_brokers
+        self.known_brokers |= image.known_brokers
         yield from self._add_topics(image.topics)
-        self._created.clear()
+        self._decisions.elected()
         yield from self._brokers_changed(BrokersChanged(image.brokers))
         yield from self._delete(image.deletions)
         return (yield from self._finish())
@@ -206,7 +199,7 @@ class ControllerMachine:
 
     def _brokers_changed(self, event: BrokersChanged) -> Steps[None]:
         before, self.brokers = self.brokers, dict(event.brokers)
-        self._known_brokers |= self.brokers.keys()
+        self.known_brokers |= self.brokers.keys()
         ended = {number for number, broker in before.items() if _epoch(self.brokers, number) != broker.epoch}
         arrived = {
             number for number, broker in self.brokers.items() if _epoch(before, number) != broker.epoch
@@ -216,7 +209,7 @@ class ControllerMachine:
         for broker in sorted(arrived):
             yield from self._broker_arrived(self.brokers[broker])
         if ended or arrived:  # for partitions whose logs are compared, all brokers count
-            self.partitions.dirty.update(self._recovery.undecided())
+            self.partitions.dirty.update(self.recovery.undecided())
         others = tuple(number for number in self.brokers if number not in arrived)
         if others and before != self.brokers:
             self.out.append(Push(others, ()))
@@ -236,7 +229,7 @@ class ControllerMachine:
             self._accept()
         yield from self.partitions.note_return(broker)
         if broker.ahead:
-            yield from self.partitions.doubt(broker.ahead, self._compared)
+            yield from self.partitions.doubt(broker.ahead, self._decisions.compared)
         for deletion in self.deletions.values():
             yield from deletion.arrived(number, self._keys(deletion.name))
         self.out.append(Push((number,), None))
@@ -284,7 +277,7 @@ class ControllerMachine:
                 known = None
             if known is None:
                 self.topics[topic.name] = topic
-                self._created[topic.name] = len(topic.partitions)
+                self._decisions.created(topic.name, len(topic.partitions))
                 count = 0
             else:
                 count = len(known.partitions)
@@ -303,13 +296,12 @@ class ControllerMachine:
         for key in self._keys(name):
             self.partitions.forget(key)
             self._settled(key)
-            self._recovery.forget(key)
-            self._epoch_distances.forget(key)
-            self._compared.discard(key)
+            self.recovery.forget(key)
+            self._decisions.forget(key)
             self.requests.happened(("assigned", key))
             yield
         self.topics.pop(name)
-        self._created.pop(name, None)
+        self._decisions.forget_topic(name)
         self.deletions.pop(name, None)
         self._to_delete -= {name}
         self.assignments.drop(name)
@@ -376,7 +368,7 @@ class ControllerMachine:
             before = self.records[key].leader_epoch
             self._take(key, stored)
             if same_state(stored, requested):
-                self._epoch_distances.stored(key, before, stored.leader_epoch)
+                self._decisions.stored(key, before, stored.leader_epoch)
             else:
                 self.partitions.note(key).add(used)
 
@@ -385,55 +377,11 @@ class ControllerMachine:
         if notes.restarted or notes.forgetful or notes.doubted:
             self._announcements.push(key)
 
-    def _decide(self, key: TopicPartition) -> PartitionRecord:
-        record, notes = self.records[key], self.partitions.notes.get(key, NOTHING)
-        config = self.topics[key[0]].config
-        min_isr = self._min_isr(key[0])
-        finishing = (
-            bool(record.adding or record.removing)
-            and reassignment.can_finish(record, self.brokers, min_isr)
-            and not self.assignments.is_wanted(key)
-        )
-        now = Situation(
-            live=self.brokers,
-            leaving=self.leaving,
-            restarted=notes.restarted,
-            forgetful=notes.forgetful,
-            going=record.removing if finishing else (),
-            min_isr=min_isr,
-            unclean=notes.unclean or is_unclean_allowed(config, self.settings),
-            preferred=notes.preferred,
-            new_epoch=notes.new_epoch,
-            missed=notes.missed,
-            doubted=notes.doubted,
-            all_live=self._known_brokers <= self.brokers.keys(),
-            first_epoch=first_epoch(config),
-            distance=self._epoch_distances.distance(
-                key,
-                record,
-                is_created=record.version < 0 and key[1] < self._created.get(key[0], 0),
-            ),
-            ends=self._recovery.ends(key, self.brokers),
-        )
-        wanted = settle(record, now)
-        if record.doubted and not notes.doubted:
-            if wanted is not record:
-                self._compared.add(key)
-            elif (joins := most_complete(record, now)) != NO_LEADER and not self.assignments.is_wanted(key):
-                self.assignments.want(key, reassignment.joined(record, joins))
-                return record
-        if wanted is not record:
-            return replace(wanted, controller_epoch=self.epoch)
-        if finishing and record.leader not in record.removing:
-            # The ISR shrinks after that: earlier, the leader would take them in again.
-            self.assignments.want(key, reassignment.finish(record))
-        return record
-
     def _settled(self, key: TopicPartition) -> None:
         """Nothing is left to write: the notes are taken into account, or cannot be."""
         self._announce_again(key, self.partitions.notes.pop(key, NOTHING))
         if key in self.records and key[0] not in self.deletions:
-            self.out += self._recovery.look(key, self.records[key], self.brokers)
+            self.out += self.recovery.look(key, self.records[key], self.brokers)
             self._note_missing(key)
         self.requests.happened(key)
         if self._unaccepted:
@@ -442,14 +390,11 @@ class ControllerMachine:
             self._accept()
 
     def _note_missing(self, key: TopicPartition) -> None:
-        record, ends = self.records[key], self._recovery.ends(key, self.brokers)
+        record, ends = self.records[key], self.recovery.ends(key, self.brokers)
         if record.doubted:
-            known = self._known_brokers
-            missing = comparison.missing(record, self.brokers, ends, self._min_isr(key[0]), known)
-            self._recovery.waits(key, missing)
-
-    def _min_isr(self, topic: str) -> int:
-        return int(self.topics[topic].config.get("min.insync.replicas", self.settings.min_isr))
+            known = self.known_brokers
+            missing = comparison.missing(record, self.brokers, ends, self._decisions.min_isr(key[0]), known)
+            self.recovery.waits(key, missing)
 
     def _tick(self, event: Tick) -> Steps[None]:
         yield from factor.raise_factor(self)
@@ -501,7 +446,7 @@ class ControllerMachine:
         yield from self._look_at_states()
         yield from self._look_at_assignments()
         self.out += yield from self._announcements.take(self.topics, self.deletions, self.brokers)
-        self.out += self._recovery.news()
+        self.out += self.recovery.news()
         for caller, result in self.requests.complete():
             self.out.append(AnswerCaller(caller, result))
         out, self.out = self.out, []
@@ -519,7 +464,7 @@ class ControllerMachine:
                 pass  # dirty again once it is written
             elif self.assignments.is_writing(key[0]):
                 held.add(key)
-            elif (wanted := self._decide(key)) is self.records[key]:
+            elif (wanted := self._decisions.decide(key)) is self.records[key]:
                 self._settled(key)
             else:
                 self._writing[key] = self.partitions.notes.pop(key, NOTHING)
