@@ -28,6 +28,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from millstream.connection import Cluster, failed
 from millstream.consuming.batches import Batches, check_maximum
 from millstream.consuming.clock import CLOCK, now
+from millstream.consuming.commits import Commits
 from millstream.consuming.membership import Membership
 from millstream.consuming.message import Decoders, Message, Partition, Position, messages
 from millstream.consuming.offsets import starting_offsets, within_logs
@@ -35,7 +36,7 @@ from millstream.consuming.patience import Patience
 from millstream.consuming.presence import Presence
 from millstream.consuming.settings import ConnectorSettings, Target, check_target
 from millstream.consuming.turns import Turns
-from millstream.errors import BadInput, Closed, Failed, MillstreamError, NotOwned, UnknownTopic
+from millstream.errors import BadInput, Closed, Failed, NotOwned, UnknownTopic
 
 BATCH: Final = 256
 """Most messages of a batch, unless the caller takes larger ones.
@@ -84,10 +85,9 @@ class MessageStream:
         self._left: Any = iter(self._batch)
         self._most = BATCH
         self._in_hand = 1  # how many of those handed out last the caller may still be working on
-        self._began: dict[Partition, int] = {}
-        self._committed: dict[Partition, int] = {}
-        self._by_caller: dict[Partition, int] = {}
-        self._safe: dict[Partition, int] = {}  # where a transaction that is aborted returns to
+        self._commits = Commits(
+            topic, lambda positions, wait: self._membership.commit(self, positions, wait=wait)
+        )
         self._has_unknown_outcome = False
         self.losses = 0
         """How often partitions were taken away from the stream."""
@@ -370,33 +370,14 @@ class MessageStream:
         return found
 
     def _commit_processed(self, *, wait: bool, only: Collection[Partition] | None = None) -> None:
-        """Commit processed messages; problems are logged, because the next commit covers this one."""
         positions = self._positions(max(self._handed_out() - self._in_hand, 0))
-        wanted = {
-            at: max(offset, self._by_caller.get(at, 0))  # the caller may have committed more
-            for at, offset in positions.items()
-            if only is None or at in only
-        }
-        self._commit_new(wanted, wait=wait)
-
-    def _commit_new(self, positions: dict[Partition, int], *, wait: bool) -> None:
-        new = {at: offset for at, offset in positions.items() if self._committed.get(at) != offset}
-        if not new:
-            return
-        try:
-            self._membership.commit(self, new, wait=wait)
-        except MillstreamError as error:
-            log.warning("%s: commit failed, retrying with the next one: %s", self.topic, error)
-        else:
-            self._committed.update(new)
+        wanted = {at: offset for at, offset in positions.items() if only is None or at in only}
+        self._commits.processed(wanted, wait=wait)
 
     def _commit_reported(self, error: KafkaError | None, partitions: list[TopicPartition]) -> None:
-        """Handle librdkafka's report of a commit: failed ones are repeated when the next one is due."""
-        if self._membership.reported(error, partitions or ()):
-            return
-        for at in partitions or ():
-            if error is not None or at.error is not None:
-                self._committed.pop((at.topic, at.partition), None)
+        """librdkafka reports a commit, of ours or of the membership."""
+        if not self._membership.reported(error, partitions or ()):
+            self._commits.reported(error, partitions or ())
 
     def commit(self, position: Position | Message | None = None) -> None:
         """Commit the position after the last message taken, in each partition; or the one given, or after a message.
@@ -411,12 +392,7 @@ class MessageStream:
                 position = position.position if isinstance(position, Message) else position
                 self._check_owned((position.topic, position.partition))
                 positions = {(position.topic, position.partition): position.offset}
-            new = {at: offset for at, offset in positions.items() if self._committed.get(at) != offset}
-            if new:
-                self._membership.commit(self, new, wait=True)
-                self._committed.update(new)
-                self._by_caller.update(new)
-                self._safe.update(new)
+            self._commits.by_caller(positions)
 
     def seek(self, target: Target, partition: int | None = None) -> None:
         """Continue elsewhere, in one partition or in each owned one.
@@ -435,7 +411,7 @@ class MessageStream:
 
     def _seek(self, at: Partition, offset: int) -> None:
         self._forget(at)
-        self._next[at] = self._safe[at] = offset
+        self._next[at] = self._commits.safe[at] = offset
         self._astray.add(at)
 
     # For transactions of producers
@@ -458,14 +434,11 @@ class MessageStream:
         """The positions after the messages taken, where they are new, and this member of the group."""
         self._check_open()
         found = self._positions(self._handed_out())
-        new = [TopicPartition(*at, offset) for at, offset in found.items() if self._safe[at] != offset]
+        new = [TopicPartition(*at, found[at]) for at in self._commits.unsafe(found)]
         return new, self.kafka.consumer_group_metadata()
 
     def committed_by_producer(self, positions: Collection[TopicPartition]) -> None:
-        new = {(at.topic, at.partition): at.offset for at in positions}
-        self._committed.update(new)
-        self._by_caller.update(new)
-        self._safe.update(new)
+        self._commits.by_producer({(at.topic, at.partition): at.offset for at in positions})
 
     def end_transactions(self) -> None:
         """Nobody knows whether its last transaction was committed, and so where it should go on."""
@@ -474,9 +447,8 @@ class MessageStream:
     def rewind(self) -> None:
         """Return to the messages since the last commit by a producer, the start or a seek."""
         with self.turns:
-            for at in self._owned:
-                if self._positions(self._handed_out())[at] != self._safe[at]:
-                    self._seek(at, self._safe[at])
+            for at in self._commits.unsafe(self._positions(self._handed_out())):
+                self._seek(at, self._commits.safe[at])
 
     @property
     def partitions(self) -> tuple[int, ...]:
@@ -489,11 +461,8 @@ class MessageStream:
         """Take these partitions, at these offsets."""
         self._heard.difference_update(partitions)
         self._next.update(partitions)
-        self._began.update(partitions)
-        self._safe.update(partitions)
+        self._commits.begin(partitions)
         self._owned.update(partitions)
-        for at in partitions:
-            self._committed.pop(at, None)
         self._due = 0.0
 
     def start_of(self, partitions: Collection[Partition]) -> dict[Partition, int]:
@@ -537,8 +506,7 @@ class MessageStream:
 
     def standing(self) -> Position:
         """The committed or first position in one of its partitions: committing it skips nothing."""
-        at = min(self._owned)
-        return Position(*at, self._committed.get(at, self._began[at]))
+        return self._commits.standing(min(self._owned))
 
     @property
     def owns_any(self) -> bool:
@@ -556,9 +524,8 @@ class MessageStream:
         for index, message in enumerate(batch):
             if message is not None and message.partition == at[1]:
                 batch[index] = None
-        self._committed.pop(at, None)
         self._astray.discard(at)
-        self._by_caller.pop(at, None)
+        self._commits.forget(at)
 
     def _drop_batch(self) -> None:
         self._batch[:] = [None] * len(self._batch)  # the iterating thread may be walking it
