@@ -371,6 +371,10 @@ BROKER_DIFFERS = {
     "[sasl.enabled.mechanisms]": "Kerberos, which is Kafka's default, is not served.",
     "[socket.listen.backlog.size]": "Larger: who connects in a herd is not to wait for a retry.",
 }
+if is_before(4, 2):
+    BROKER_DIFFERS["[sasl.oauthbearer.expected.audience]"] = (
+        "Nothing there, which is an empty list since 4.2."
+    )
 
 
 def test_brokers_are_described(beside: Beside) -> None:

@@ -62,6 +62,12 @@ BEFORE_THEY_MOVED = {
     "broker-api-versions": "kafka.admin.BrokerApiVersionsCommand",
 }
 """Classes of tools in older releases, the first of them until 4.3."""
+BEFORE_THEY_WERE_RENAMED = {
+    "console-producer": {"--command-config": "--producer.config"},
+    "console-consumer": {"--command-config": "--consumer.config"},
+    "producer-perf-test": {"--command-property": "--producer-props"},
+}
+"""Options of tools until 4.1."""
 
 
 def java() -> str:
@@ -115,7 +121,7 @@ def java_command(
 
 def kafka_tool_command(tool: str, *args: str) -> list[str]:
     """The command for one of Kafka's tools, by its script's name without ``kafka-`` and ``.sh``."""
-    return java_command(_tool_class(tool), *args)
+    return java_command(_tool_class(tool), *_options_of_release(tool, args))
 
 
 def is_before(*release: int) -> bool:
@@ -135,6 +141,21 @@ def formatter(*properties: str) -> tuple[str, ...]:
 
 def _options(name: str, properties: Sequence[str]) -> tuple[str, ...]:
     return tuple(part for one in properties for part in ("--property" if is_before(4, 2) else name, one))
+
+
+def _options_of_release(tool: str, args: Sequence[str]) -> list[str]:
+    """Options named as in today's release, as the Kafka beside the tests names them."""
+    if not is_before(4, 2):
+        return list(args)
+    named = [BEFORE_THEY_WERE_RENAMED.get(tool, {}).get(each, each) for each in args]
+    if tool == "producer-perf-test" and "--bootstrap-server" in named:
+        # A property like others, all of which follow one option.
+        at = named.index("--bootstrap-server")
+        server = named.pop(at + 1)
+        named.pop(at)
+        properties = named.index("--producer-props")
+        named.insert(properties + 1, f"bootstrap.servers={server}")
+    return named
 
 
 @cache
