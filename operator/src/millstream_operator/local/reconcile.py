@@ -112,6 +112,7 @@ class LocalReconciler:
             store=Store(checks=not isinstance(admins, ObservingPool)),  # `up` has checked what `status` reads
             admins=admins,
             pace=None,
+            has_pods=False,
             reach=lambda kube, cluster: client_of(kube, LocalCluster(self.folder, cluster)),
             broker_runtime=self.broker_runtime,
             workloads=LocalWorkloads(self.folder, changes=not isinstance(admins, ObservingPool)),

@@ -26,9 +26,9 @@ from ..models.problem import Problem
 from ..models.references import expanded
 from ..reconcile.group.logins import ensure_login
 from ..resources.certificates import CA
+from ..resources.client_files import PROPERTIES
 from ..resources.workload import (
     CONFIG,
-    PROPERTIES,
     ConsumerLogin,
     configuration_secret,
     environment,

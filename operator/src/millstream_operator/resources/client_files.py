@@ -9,6 +9,11 @@ from typing import Final
 
 from .user import MECHANISM, jaas_config
 
+PROPERTIES: Final = "client.properties"
+LIBRDKAFKA: Final = "librdkafka.properties"
+PYTHON: Final = "client_config.py"
+"""Names of their files."""
+
 
 @dataclass(frozen=True, slots=True)
 class ClientTls:

@@ -31,7 +31,6 @@ Manifest = dict[str, Any]
 
 USER = 1000
 NAME = "millstream-consumers"
-PROPERTIES: Final = "client.properties"
 CONFIG: Final = "MILLSTREAM_CONFIG"
 """The variable with its path."""
 LOGIN: Final = "millstream.dev/login"
@@ -72,8 +71,8 @@ def client_secret(
     tls = ClientTls(access.ca_file, are_files=True) if access.has_tls else None
     login = ClientLogin(access.bootstrap, user.name, password.value, tls)
     values = {
-        PROPERTIES: client_files.java(login).encode(),
-        "librdkafka.properties": client_files.librdkafka(login).encode(),
+        client_files.PROPERTIES: client_files.java(login).encode(),
+        client_files.LIBRDKAFKA: client_files.librdkafka(login).encode(),
         **({CA: authorities} if access.has_tls else {}),
     }
     reference_of = secret_of(reference(group)["metadata"], configuration_secret(group))
@@ -188,7 +187,7 @@ def deployment(
 
 def _with_login(pod: Manifest, login: ConsumerLogin) -> Manifest:
     """A container that sets the variable itself has a configuration of its own."""
-    variable = {"name": CONFIG, "value": f"{FOLDER}/{PROPERTIES}"}
+    variable = {"name": CONFIG, "value": f"{FOLDER}/{client_files.PROPERTIES}"}
     containers = [
         one
         if any(known["name"] == CONFIG for known in one["env"])

@@ -235,6 +235,9 @@ class Brokers(Kubernetes):
 class Parts(Brokers, Statuses):
     """What the reconcile of every kind uses."""
 
+    has_pods: bool = True
+    """Whether clients are pods, which mount Secrets; outside Kubernetes they are not."""
+
 
 @dataclass(frozen=True)
 class Installation(Kubernetes):

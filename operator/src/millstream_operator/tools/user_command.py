@@ -156,12 +156,9 @@ def _listener(cluster: Cluster, user: User, name: str | None) -> ListenerStatus:
 
     The status has external listeners first.
     """
-    from ..models import ListenerStatus
+    from ..resources.user_client import addresses_of, listeners_for
 
-    found = {one.name: one for one in cluster.status.listeners or () if one.bootstrap}
-    if not found and cluster.status.bootstrap:
-        inside = cluster.spec.internal.name
-        found = {inside: ListenerStatus(name=inside, bootstrap=cluster.status.bootstrap)}
+    found = addresses_of(cluster)
     if not found:
         raise ValueError(
             f"Cluster {cluster.name} has no address yet: wait until it is Ready, or give --address"
@@ -170,12 +167,7 @@ def _listener(cluster: Cluster, user: User, name: str | None) -> ListenerStatus:
         if name not in found:
             raise ValueError(f"--listener: Cluster {cluster.name} has no {name}: it has {', '.join(found)}")
         return found[name]
-    takes = {
-        one.name
-        for one in cluster.completed.spec.listeners
-        if (one.needs_certificate if user.has_certificate else one.has_sasl)
-    }
-    suitable = [each for name, each in found.items() if name in takes]
+    suitable = listeners_for(cluster, user)
     if user.has_certificate and not suitable:
         raise ValueError(
             f"Cluster {cluster.name} has no listener with authentication: {{type: Tls}}, where a certificate"
