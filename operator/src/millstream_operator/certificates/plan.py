@@ -153,7 +153,11 @@ def _since(found: Found, authority: Issued, now: datetime) -> datetime:
 
 def _current(found: Found, usable: Sequence[Issued]) -> Issued | None:
     """The authority that clients know: the newest that has issued what brokers have, else the older one."""
-    issuers = [each for each in usable if any(_is_of(each, one) for one in found.certificates.values())]
+    issuers = [
+        each
+        for each in usable
+        if any(_is_of(each, certificate) for certificate in found.certificates.values())
+    ]
     if issuers:
         return issuers[-1]
     published = {fingerprint(each.certificate) for each in found.published}

@@ -71,10 +71,10 @@ def mirrored_ends(admin: KafkaAdmin, topics: Collection[str]) -> MirroredEnds:
     found = MirroredEnds()
     by_node: dict[int, dict[Partition, int]] = {}
     for name, topic in admin.described(topics).items():
-        for one in topic.partitions:
-            where = Partition(name, one.partition_index)
-            if one.leader_id >= 0:
-                by_node.setdefault(one.leader_id, {})[where] = one.leader_epoch
+        for partition in topic.partitions:
+            where = Partition(name, partition.partition_index)
+            if partition.leader_id >= 0:
+                by_node.setdefault(partition.leader_id, {})[where] = partition.leader_epoch
             else:
                 found.leaderless.append(where)
     for node, epochs in by_node.items():

@@ -98,7 +98,7 @@ class Partition(NamedTuple):
 
 def no_leader(partitions: Iterable[Partition]) -> str:
     """The words for partitions without a leader: the first five of them."""
-    names = [f"{one.topic}-{one.partition}" for one in sorted(partitions)]
+    names = [f"{partition.topic}-{partition.partition}" for partition in sorted(partitions)]
     more = f" and {len(names) - 5} more" if len(names) > 5 else ""
     verb = "has" if len(names) == 1 else "have"
     return f"{', '.join(names[:5])}{more} {verb} no leader: start a broker that has a replica"

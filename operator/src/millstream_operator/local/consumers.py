@@ -161,8 +161,8 @@ class Supervisor:
             del self.consumers[wanted:]
         while len(self.consumers) < wanted:
             self.consumers.append(Consumer(len(self.consumers), self.folder))
-        for one in self.consumers:
-            one.tend(self.workload, now)
+        for consumer in self.consumers:
+            consumer.tend(self.workload, now)
         self._say(wanted)
 
     def _read_again(self) -> None:
@@ -208,8 +208,8 @@ class Supervisor:
         return platform_client(LocalApi(State(), UserSecrets(self.folder.parents[1] / "users")), cluster)
 
     def _say(self, wanted: int) -> None:
-        running = sum(one.process is not None for one in self.consumers)
-        failure = next((one.failure for one in self.consumers if one.failure), "")
+        running = sum(consumer.process is not None for consumer in self.consumers)
+        failure = next((consumer.failure for consumer in self.consumers if consumer.failure), "")
         said = msgspec.json.encode(Running(wanted, running, failure))
         file = self.folder / CONSUMERS
         with contextlib.suppress(OSError):  # a full disk: the consumers matter more
@@ -220,7 +220,7 @@ class Supervisor:
 
     def _stop(self, consumers: list[Consumer]) -> None:
         """Send SIGTERM to all, and SIGKILL to the rest after the grace period."""
-        alive = [one.process for one in consumers if one.process is not None]
+        alive = [consumer.process for consumer in consumers if consumer.process is not None]
         for process in alive:
             process.terminate()
         until = time.monotonic() + self.workload.grace_s

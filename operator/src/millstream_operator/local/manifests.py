@@ -236,13 +236,19 @@ def _take_secret(document: Resource, secrets: dict[tuple[str, str], Values]) -> 
 def _named_secrets(resources: Iterable[Resource]) -> set[tuple[str, str]]:
     """The Secrets that Clusters, MirrorMakers and Users name."""
     clusters = [
-        models.decode_as(models.Cluster, one) for one in resources if one["kind"] == models.Cluster.KIND
+        models.decode_as(models.Cluster, resource)
+        for resource in resources
+        if resource["kind"] == models.Cluster.KIND
     ]
     of_clusters = {
         (cluster.namespace, name) for cluster in clusters if (name := cluster.spec.own_authority) is not None
     }
-    mirrors = [models.decode_as(MirrorMaker, one) for one in resources if one["kind"] == MirrorMaker.KIND]
-    users = [models.decode_as(User, one) for one in resources if one["kind"] == User.KIND]
+    mirrors = [
+        models.decode_as(MirrorMaker, resource)
+        for resource in resources
+        if resource["kind"] == MirrorMaker.KIND
+    ]
+    users = [models.decode_as(User, resource) for resource in resources if resource["kind"] == User.KIND]
     of_users = {
         (user.namespace, key.name)
         for user in users

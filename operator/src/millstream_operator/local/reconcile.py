@@ -350,7 +350,9 @@ class LocalReconciler:
     def _say_load(self, load: BatchLoad, *, ended: bool) -> None:
         """Report a load for which there is nothing to do now; ``ended``: the end of its last run was reported."""
         run, schedule = load.status.last_run, load.status.schedule
-        ready = next(one for one in load.status.conditions or () if one.type == ConditionType.READY)
+        ready = next(
+            condition for condition in load.status.conditions or () if condition.type == ConditionType.READY
+        )
         problem = None if ready.status == "True" else Problem(Reason(ready.reason), ready.message)
         if ready.reason == Reason.WAITING_FOR_RECORDS:
             self._waits(load, f"waits for records: {ready.message.removesuffix(' records')}")
@@ -426,7 +428,7 @@ def rows_of(run: Run) -> str:
 
 def _ready_of(resource: Resource) -> dict[str, Any] | None:
     conditions = (resource.get("status") or {}).get("conditions") or ()
-    return next((one for one in conditions if one["type"] == ConditionType.READY), None)
+    return next((condition for condition in conditions if condition["type"] == ConditionType.READY), None)
 
 
 def _continues(cluster: Cluster, seconds: float) -> bool:

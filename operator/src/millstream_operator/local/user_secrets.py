@@ -67,7 +67,7 @@ class UserSecrets:
         """Delete the Secrets of a deleted resource, which has this uid, as Kubernetes' garbage collector does."""
         for rest in self.folder.glob(f"*/{REST}"):
             metadata = msgspec.json.decode(rest.read_bytes())["metadata"]
-            if any(one.get("uid") == owner for one in metadata.get("ownerReferences", ())):
+            if any(reference.get("uid") == owner for reference in metadata.get("ownerReferences", ())):
                 shutil.rmtree(rest.parent)
 
     def _write(self, metadata: Mapping[str, Any], values: Values) -> None:

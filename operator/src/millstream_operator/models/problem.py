@@ -72,7 +72,7 @@ def condition_before(resource: Resource, kind: ConditionType) -> NewCondition | 
 def with_pause(resource: Resource, conditions: tuple[Condition, ...], now: datetime) -> tuple[Condition, ...]:
     """The conditions, with ``Paused`` only while the resource is paused."""
     if not is_paused(resource):
-        return tuple(one for one in conditions if one.type != ConditionType.PAUSED.value)
+        return tuple(condition for condition in conditions if condition.type != ConditionType.PAUSED.value)
     kind, status, reason, message = PAUSED
     generation = resource.metadata.generation
     return set_condition(conditions, kind, status, reason, message, generation=generation, now=now)

@@ -214,9 +214,9 @@ def _with_operator(cluster: Cluster) -> dict[str, str]:
 
 def _mechanisms(cluster: Cluster) -> dict[str, str]:
     return {
-        f"listener.name.{kafka_name(one).lower()}.sasl.enabled.mechanisms": "SCRAM-SHA-512"
-        for one in cluster.spec.listeners
-        if one.has_sasl
+        f"listener.name.{kafka_name(listener).lower()}.sasl.enabled.mechanisms": "SCRAM-SHA-512"
+        for listener in cluster.spec.listeners
+        if listener.has_sasl
     }
 
 
@@ -348,7 +348,7 @@ def listeners_hash(cluster: Cluster) -> str:
 
 def _listeners(cluster: Cluster, others: Mapping[str, tuple[int, str]]) -> dict[str, str]:
     """``others``: port and protocol of listeners that the spec does not have."""
-    given = {kafka_name(one): (one.port, one.protocol) for one in all_listeners(cluster)}
+    given = {kafka_name(listener): (listener.port, listener.protocol) for listener in all_listeners(cluster)}
     found = given | dict(others)
     return {
         "listeners": ",".join(f"{name}://:{port}" for name, (port, _) in found.items()),

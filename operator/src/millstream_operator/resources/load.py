@@ -273,7 +273,7 @@ def with_user_template(load: BatchLoad, role: Role, pod: Manifest, container: st
     """
     pod = merge(pod, {"metadata": NOT_INJECTED})
     pod = with_template(pod, part(load, role).template, container=container, selector=labels(load, role))
-    secret = {one["name"] for one in credentials(load)}
+    secret = {credential["name"] for credential in credentials(load)}
     for one in pod["spec"]["containers"]:
         for variable in one.get("env", ()):
             if "value" in variable:

@@ -134,7 +134,7 @@ def _address(endpoint: Endpoint, secrets: str) -> Manifest:
 
     if (tls := endpoint.tls) is not None:
         found["tls"] = {
-            "caCertificates": [of(one.secret_key_ref) for one in tls.ca_certificates],
+            "caCertificates": [of(certificate.secret_key_ref) for certificate in tls.ca_certificates],
             **({"certificate": of(tls.certificate.secret_key_ref)} if tls.certificate else {}),
             **({"key": of(tls.key.secret_key_ref)} if tls.key else {}),
             "verifyHostname": tls.verify_hostname,
@@ -251,7 +251,9 @@ def deployment(
     annotations: dict[str, str] = {}
     if login is not None:
         keys += login_keys(mirror, login)
-        annotations[LOGS_IN] = ",".join(_access(one, one in login.encrypted) for one in login.clusters)
+        annotations[LOGS_IN] = ",".join(
+            _access(cluster, cluster in login.encrypted) for cluster in login.clusters
+        )
         text += str(login.version)
     annotations[CONFIG_HASH] = hashlib.sha256(text.encode()).hexdigest()[:16]
     template = with_template(

@@ -36,7 +36,7 @@ def digest(found: object) -> str:
 
 def _given(found: object) -> object:
     if isinstance(found, msgspec.Struct):
-        fields = ((one, getattr(found, one.name)) for one in _fields(type(found)))
+        fields = ((field, getattr(found, field.name)) for field in _fields(type(found)))
         return {one.encode_name: _given(value) for one, value in fields if value != _default(one)}
     if isinstance(found, Mapping):
         return {key: _given(value) for key, value in found.items()}

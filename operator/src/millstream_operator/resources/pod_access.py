@@ -40,7 +40,8 @@ def with_files(pod: Manifest, secrets: Sequence[str], *, everywhere: bool = Fals
     mount = {"name": VOLUME, "mountPath": FOLDER, "readOnly": True}
     count = len(pod["containers"]) if everywhere else 1
     having = [
-        {**one, "volumeMounts": [*one.get("volumeMounts", ()), mount]} for one in pod["containers"][:count]
+        {**container, "volumeMounts": [*container.get("volumeMounts", ()), mount]}
+        for container in pod["containers"][:count]
     ]
     volumes = [*pod.get("volumes", ()), volume]
     return {**pod, "containers": [*having, *pod["containers"][count:]], "volumes": volumes}

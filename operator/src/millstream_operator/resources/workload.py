@@ -158,8 +158,12 @@ def deployment(
         constraint.setdefault("labelSelector", {"matchLabels": selector(group)})
     variables = [{"name": name, "value": value} for name, value in environment(group, bootstrap).items()]
     containers = [
-        {**one, "env": [*variables, *one.get("env", ())], "securityContext": WRITABLE_CONTAINER_SECURITY}
-        for one in wanted["containers"]
+        {
+            **container,
+            "env": [*variables, *container.get("env", ())],
+            "securityContext": WRITABLE_CONTAINER_SECURITY,
+        }
+        for container in wanted["containers"]
     ]
     metadata = template.get("metadata", {})
     pod = {
@@ -189,9 +193,9 @@ def _with_login(pod: Manifest, login: ConsumerLogin) -> Manifest:
     """A container that sets the variable itself has a configuration of its own."""
     variable = {"name": CONFIG, "value": f"{FOLDER}/{client_files.PROPERTIES}"}
     containers = [
-        one
-        if any(known["name"] == CONFIG for known in one["env"])
-        else {**one, "env": [variable, *one["env"]]}
-        for one in pod["containers"]
+        container
+        if any(known["name"] == CONFIG for known in container["env"])
+        else {**container, "env": [variable, *container["env"]]}
+        for container in pod["containers"]
     ]
     return with_files({**pod, "containers": containers}, login.secrets, everywhere=True)

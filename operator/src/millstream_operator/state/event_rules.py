@@ -184,8 +184,8 @@ def _runs(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Event
 
 def _conditions(status: Mapping[str, Any]) -> dict[str, _Seen]:
     found = {}
-    for one in status.get("conditions") or ():
-        if isinstance(one, Mapping):
-            words = (str(one.get(key, "")) for key in ("status", "reason", "message"))
-            found[str(one.get("type"))] = _Seen(*words)
+    for condition in status.get("conditions") or ():
+        if isinstance(condition, Mapping):
+            words = (str(condition.get(key, "")) for key in ("status", "reason", "message"))
+            found[str(condition.get("type"))] = _Seen(*words)
     return found

@@ -282,21 +282,26 @@ def _shown(raw: bytes) -> _Status:
 def _conditions(shown: Mapping[Key, _Status]) -> dict[tuple[str, ...], float]:
     return dict(
         Counts(
-            (key.kind, one.type, one.status, one.reason if one.reason in _REASONS else OTHER)
+            (
+                key.kind,
+                condition.type,
+                condition.status,
+                condition.reason if condition.reason in _REASONS else OTHER,
+            )
             for key, status in shown.items()
-            for one in status.conditions or ()
-            if one.type in _CONDITIONS and one.status in ("True", "False", "Unknown")
+            for condition in status.conditions or ()
+            if condition.type in _CONDITIONS and condition.status in ("True", "False", "Unknown")
         )
     )
 
 
 def _attention(shown: Mapping[Key, _Status]) -> Iterable[tuple[str, ...]]:
     for key, status in shown.items():
-        for one in status.conditions or ():
-            expected = UNEXPECTED.get(one.type)  # type: ignore[call-overload]
-            blocked = one.reason == Reason.RESTART_BLOCKED
-            if blocked or (expected not in (None, one.status) and one.reason not in PROGRESS):
-                yield (*key, one.type, one.reason if one.reason in _REASONS else OTHER)
+        for condition in status.conditions or ():
+            expected = UNEXPECTED.get(condition.type)  # type: ignore[call-overload]
+            blocked = condition.reason == Reason.RESTART_BLOCKED
+            if blocked or (expected not in (None, condition.status) and condition.reason not in PROGRESS):
+                yield (*key, condition.type, condition.reason if condition.reason in _REASONS else OTHER)
 
 
 def _timestamp(text: str | None) -> float | None:

@@ -112,7 +112,14 @@ def release_finalizer(kube: Kube, live: Manifest) -> bool:
         if found is None or FINALIZER not in (finalizers := found["metadata"].get("finalizers") or ()):
             return False
         try:
-            kube.merge(found, {"metadata": {"finalizers": [one for one in finalizers if one != FINALIZER]}})
+            kube.merge(
+                found,
+                {
+                    "metadata": {
+                        "finalizers": [finalizer for finalizer in finalizers if finalizer != FINALIZER]
+                    }
+                },
+            )
             return True
         except KubeError as error:
             if error.status == 404:

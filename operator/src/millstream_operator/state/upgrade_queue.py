@@ -60,7 +60,7 @@ def _upgrading(store: Store) -> Key | None:
 def _is_upgrading(store: Store, key: Key) -> bool:
     conditions: Any = ((store.raw(key) or {}).get("status") or {}).get("conditions") or ()
     return any(
-        isinstance(one, Mapping)
-        and (one.get("type"), one.get("status")) == (ConditionType.UPGRADING.value, "True")
-        for one in conditions
+        isinstance(condition, Mapping)
+        and (condition.get("type"), condition.get("status")) == (ConditionType.UPGRADING.value, "True")
+        for condition in conditions
     )

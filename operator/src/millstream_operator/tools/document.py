@@ -123,7 +123,7 @@ def _pods() -> Iterator[str]:
     names = " or ".join(f"`{name}`" for name in CONTAINERS)
     for line in _tables(templates[0], TEMPLATE, None):
         yield line.replace("| `broker` |", f"| {names} |")
-    yield from _list_of_rules(rule for one in templates for rule in _rules(one, ""))
+    yield from _list_of_rules(rule for template in templates for rule in _rules(template, ""))
 
 
 def _list_of_rules(rules: Iterator[str]) -> Iterator[str]:

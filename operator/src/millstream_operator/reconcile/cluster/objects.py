@@ -170,7 +170,9 @@ def node_addresses(
     services: ClusterParts, cluster: Cluster, pods: Iterable[Mapping[str, Any]]
 ) -> frozenset[str]:
     """Where clients reach NodePorts with TLS: on all nodes that the operator may list, so that a broker may move."""
-    if not any(one.is_encrypted and one.type == "NodePort" for one in external_listeners(cluster)):
+    if not any(
+        listener.is_encrypted and listener.type == "NodePort" for listener in external_listeners(cluster)
+    ):
         return frozenset()
     found = {pod["status"]["hostIP"] for pod in pods if (pod.get("status") or {}).get("hostIP")}
     try:

@@ -322,9 +322,9 @@ def ready_condition(problem: Problem | None, ready: int, desired: int) -> NewCon
 def kept_roll(cluster: Cluster) -> list[NewCondition]:
     """The condition ``RollingUpdate`` that the Cluster has; none if its pods were not being restarted."""
     return [
-        (ConditionType.ROLLING_UPDATE, True, Reason(one.reason), one.message)
-        for one in cluster.status.conditions or ()
-        if one.type == ConditionType.ROLLING_UPDATE
+        (ConditionType.ROLLING_UPDATE, True, Reason(condition.reason), condition.message)
+        for condition in cluster.status.conditions or ()
+        if condition.type == ConditionType.ROLLING_UPDATE
     ]
 
 

@@ -125,7 +125,10 @@ def stage(
         cluster = _connecting(services, cluster, replace(where, internal="Closed"))
     if not closes:
         spec = replace(
-            spec, listeners=tuple(one.opened if one.type == "Internal" else one for one in spec.listeners)
+            spec,
+            listeners=tuple(
+                listener.opened if listener.type == "Internal" else listener for listener in spec.listeners
+            ),
         )
     return replace(cluster, spec=spec)
 

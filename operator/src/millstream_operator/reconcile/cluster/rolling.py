@@ -101,7 +101,7 @@ def _mend(
     """
 
     def held(pod: RollingPod) -> list[PartitionReplicas]:
-        in_sync = [one for one in partitions if pod.number in one.isr]
+        in_sync = [partition for partition in partitions if pod.number in partition.isr]
         others = down - {pod.number}
         return blocking(
             (
@@ -125,16 +125,21 @@ def needed(partition: PartitionReplicas) -> int:
 def blocking(partitions: Iterable[PartitionReplicas], broker: int) -> list[PartitionReplicas]:
     """The partitions that would fall below their minimum ISR without this broker."""
     return [
-        one
-        for one in partitions
-        if broker in one.replicas and sum(member != broker for member in one.isr) < needed(one)
+        partition
+        for partition in partitions
+        if broker in partition.replicas
+        and sum(member != broker for member in partition.isr) < needed(partition)
     ]
 
 
 def unreachable_minimums(partitions: Iterable[PartitionReplicas]) -> list[str]:
     """Topics whose min.insync.replicas can only be held with every replica up: any restart stops acks=all."""
     return sorted(
-        {one.topic for one in partitions if one.min_isr > len(one.replicas) - 1 and len(one.replicas) > 1}
+        {
+            partition.topic
+            for partition in partitions
+            if partition.min_isr > len(partition.replicas) - 1 and len(partition.replicas) > 1
+        }
     )
 
 

@@ -39,13 +39,13 @@ def plan_scaling(
     stay = max(current or desired, desired)
     leaving = set(range(desired, stay))
     if partitions is not None:  # replicas on brokers that are gone must move too
-        leaving |= {broker for one in partitions for broker in one.replicas if broker >= desired}
+        leaving |= {broker for partition in partitions for broker in partition.replicas if broker >= desired}
     if not leaving:
         return Scaling(desired)
     names = _named(leaving)
     if partitions is None:
         return Scaling(stay, progress=f"{names}: the brokers do not answer")
-    held = [one for one in partitions if leaving & {*one.replicas, *one.isr}]
+    held = [partition for partition in partitions if leaving & {*partition.replicas, *partition.isr}]
     if not held:
         return Scaling(desired)
     if missing := set(range(desired)) - set(brokers):
@@ -91,7 +91,7 @@ def plan_spreading(
     racks: Mapping[int, str],
 ) -> Moves:
     """The moves to brokers that have no replicas yet; none while replicas are being reassigned."""
-    used = {broker for one in partitions for broker in one.replicas}
+    used = {broker for partition in partitions for broker in partition.replicas}
     if reassigning or not set(brokers) - used:
         return {}
     return rebalance(partitions, brokers, racks)

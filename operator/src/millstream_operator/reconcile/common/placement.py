@@ -50,8 +50,8 @@ class _Load:
         self.leaders: Counter[int] = Counter()
         self.brokers = sorted(brokers)
         self.racks = racks or {}
-        for one in partitions:
-            self.add(one.replicas)
+        for partition in partitions:
+            self.add(partition.replicas)
 
     def add(self, replicas: Sequence[int]) -> None:
         self.replicas.update(replicas)
@@ -105,21 +105,21 @@ def drain(
     """Move each replica on a leaving broker to one that stays. Raises CannotPlace."""
     load = _Load(partitions, staying, racks)
     moves: Moves = {}
-    for one in partitions:
-        if not set(one.replicas) & set(leaving):
+    for partition in partitions:
+        if not set(partition.replicas) & set(leaving):
             continue
-        if len(one.replicas) > len(staying):
+        if len(partition.replicas) > len(staying):
             raise CannotPlace(
-                f"{one} has {len(one.replicas)} replicas, and {len(staying)} brokers would stay: lower its Topic's "
-                "replicationFactor first"
+                f"{partition} has {len(partition.replicas)} replicas, and {len(staying)} brokers would stay: lower"
+                " its Topic's replicationFactor first"
             )
-        load.remove(one.replicas)
-        wanted = list(one.replicas)
+        load.remove(partition.replicas)
+        wanted = list(partition.replicas)
         for at, broker in enumerate(wanted):
             if broker in leaving:
                 wanted[at] = load.best([member for member in wanted if member not in leaving])
         load.add(wanted)
-        moves[one.topic, one.partition] = tuple(wanted)
+        moves[partition.topic, partition.partition] = tuple(wanted)
     return moves
 
 
@@ -135,16 +135,16 @@ def with_factor(
         raise CannotPlace(f"{factor} replicas need as many brokers: there are {len(brokers)}")
     load = _Load(everything, brokers, racks)
     moves: Moves = {}
-    for one in partitions:
-        wanted = list(one.replicas)
+    for partition in partitions:
+        wanted = list(partition.replicas)
         while len(wanted) > factor:
-            wanted.remove(load.surplus(wanted, one))
+            wanted.remove(load.surplus(wanted, partition))
         while len(wanted) < factor:
             wanted.append(load.best(wanted))
-        if tuple(wanted) != one.replicas:
-            load.remove(one.replicas)
+        if tuple(wanted) != partition.replicas:
+            load.remove(partition.replicas)
             load.add(wanted)
-            moves[one.topic, one.partition] = tuple(wanted)
+            moves[partition.topic, partition.partition] = tuple(wanted)
     return moves
 
 
@@ -155,7 +155,7 @@ def rebalance(
     move would leave a partition in fewer racks.
     """
     load = _Load(partitions, brokers, racks)
-    now = {(one.topic, one.partition): one.replicas for one in partitions}
+    now = {(partition.topic, partition.partition): partition.replicas for partition in partitions}
     moves: Moves = {}
     while (step := _next_step(load, now, moves)) is not None:
         key, after = step

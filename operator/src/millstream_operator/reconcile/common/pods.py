@@ -29,7 +29,7 @@ def is_ready(pod: Mapping[str, Any]) -> bool:
 def may_run(pod: Mapping[str, Any]) -> bool:
     """Whether one of its containers may have a process; False only if it is known that none has."""
     containers = (pod.get("status") or {}).get("containerStatuses") or ()
-    return not containers or any("running" in (one.get("state") or {}) for one in containers)
+    return not containers or any("running" in (container.get("state") or {}) for container in containers)
 
 
 def unscheduled(pod: Mapping[str, Any]) -> str:

@@ -53,7 +53,11 @@ def explain_refusal(stateful_set: Mapping[str, Any], message: str) -> str:
 
 def _next_step(stateful_set: Mapping[str, Any], why: str) -> str:
     pod_spec = stateful_set["spec"]["template"]["spec"]
-    roots = [one for one in pod_spec.get("initContainers") or () if one["name"] == OWNER_CONTAINER]
+    roots = [
+        container
+        for container in pod_spec.get("initContainers") or ()
+        if container["name"] == OWNER_CONTAINER
+    ]
     if "PodSecurity" in why and roots:
         return (
             f"init container {OWNER_CONTAINER} is root: choose a storage class whose volumes follow fsGroup, or set "

@@ -133,7 +133,7 @@ def _knows(
     group: ConsumerGroup, committed: Mapping[Partition, int], identities: Mapping[str, TopicIdentity]
 ) -> bool:
     """Whether the topics of these positions have the same ids as at the last reconcile."""
-    known = {one.topic: one.topic_id for one in group.status.topics or ()}
+    known = {topic.topic: topic.topic_id for topic in group.status.topics or ()}
     topics = {partition.topic for partition in committed} & identities.keys()
     return all(name in known and known[name] == identities[name].topic_id for name in topics)
 

@@ -66,7 +66,7 @@ def requested(group: ConsumerGroup) -> Reset | None:
 def topics_of(group: ConsumerGroup, reset: Reset, committed: Mapping[Partition, int]) -> list[str]:
     """The topics of a reset."""
     if reset.offsets is not None:
-        return sorted({one.topic for one in reset.offsets})
+        return sorted({offset.topic for offset in reset.offsets})
     if reset.topics is not None:
         return sorted(reset.topics)
     return sorted({*group.spec.topics, *(partition.topic for partition in committed)})
@@ -129,7 +129,7 @@ def _wanted(
     reset: Reset, topics: Sequence[str], committed: Mapping[Partition, int], logs: Logs
 ) -> dict[Partition, int] | Refused:
     if reset.offsets is not None:
-        wanted = {Partition(one.topic, one.partition): one.offset for one in reset.offsets}
+        wanted = {Partition(offset.topic, offset.partition): offset.offset for offset in reset.offsets}
         if unknown := sorted(wanted.keys() - logs.ends.keys()):
             counts = {one.topic: logs.identities[one.topic].partitions for one in unknown}
             words = [
@@ -211,7 +211,7 @@ def done_words(last: LastReset) -> str:
 
 
 def _named(partitions: Sequence[Partition]) -> str:
-    return shown([f"{one.topic}-{one.partition}" for one in sorted(partitions)], MOST_NAMED)
+    return shown([f"{partition.topic}-{partition.partition}" for partition in sorted(partitions)], MOST_NAMED)
 
 
 def _row(topic: str, partitions: int, offsets: Mapping[Partition, int]) -> tuple[int, ...]:

@@ -41,8 +41,8 @@ def load_of(group: ConsumerGroup, observed: Observed) -> Load:
     )
     return Load(
         unread=max(sum(lags.values()), int(unknown)),
-        produced=sum(observed.ends[one] for one in lags),
-        consumed=sum(observed.committed[one] for one in lags),
+        produced=sum(observed.ends[partition] for partition in lags),
+        consumed=sum(observed.committed[partition] for partition in lags),
         partitions=sum(partition.topic in group.spec.topics for partition in observed.ends),
         missing=bool(observed.missing),
     )
@@ -105,14 +105,14 @@ def _measured(history: History, load: Load, present: int, window: timedelta, now
         consumed = load.consumed - last.load.consumed
         if load.produced < last.load.produced or consumed < 0 or load.partitions != last.load.partitions:
             return replace(history, samples=(Sample(now, load),))  # a recreated topic, or a reset
-        speeds = tuple(one for one in history.speeds if one[0] >= now - SPEED_KEPT)
+        speeds = tuple(speed for speed in history.speeds if speed[0] >= now - SPEED_KEPT)
         if present and consumed and load.unread > last.load.unread > 0:
             speeds = (
-                *(one for one in speeds if one[1] > consumed / seconds / present),
+                *(speed for speed in speeds if speed[1] > consumed / seconds / present),
                 (now, consumed / seconds / present),
             )
         history = replace(history, speeds=speeds)
-    samples = [one for one in history.samples if one.time >= now - window]
+    samples = [sample for sample in history.samples if sample.time >= now - window]
     return replace(history, samples=(*samples, Sample(now, load)))
 
 

@@ -61,5 +61,7 @@ def _stopped(run: Run, found: Manifest) -> bool:
         return False
     if found["kind"] == "SparkApplication":
         return (status.get("applicationState") or {}).get("state") not in ENDED_APPLICATION
-    ended = {one["type"] for one in status.get("conditions") or () if one.get("status") == "True"}
+    ended = {
+        condition["type"] for condition in status.get("conditions") or () if condition.get("status") == "True"
+    }
     return not ended & {"Complete", "Failed"}

@@ -79,7 +79,7 @@ def _conditions(
     load: BatchLoad, found: dict[ConditionType, ConditionState | None], now: datetime
 ) -> tuple[Condition, ...] | None:
     gone = {kind.value for kind, said in found.items() if said is None}
-    conditions = tuple(one for one in load.status.conditions or () if one.type not in gone)
+    conditions = tuple(condition for condition in load.status.conditions or () if condition.type not in gone)
     for kind, said in found.items():
         if said is not None:
             conditions = set_condition(conditions, kind, *said, generation=_generation(load, kind), now=now)
@@ -169,7 +169,7 @@ def _warning(load: BatchLoad) -> ConditionState | None:
 
 def _condition(load: BatchLoad, kind: ConditionType) -> Condition | None:
     """The condition that the status has already."""
-    return next((one for one in load.status.conditions or () if one.type == kind), None)
+    return next((condition for condition in load.status.conditions or () if condition.type == kind), None)
 
 
 def _quality(load: BatchLoad, what: Waiting | Problem | PendingPods | str) -> ConditionState | None:

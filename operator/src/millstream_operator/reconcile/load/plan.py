@@ -136,7 +136,10 @@ def _adopt(load: BatchLoad) -> BatchLoadStatus:
     status = load.status
     if status.asked is not None or status.last_run is None or not status.last_run.name:
         return status
-    begun = next((one for one in status.conditions or () if one.type == ConditionType.SUCCEEDED), None)
+    begun = next(
+        (condition for condition in status.conditions or () if condition.type == ConditionType.SUCCEEDED),
+        None,
+    )
     generation = begun.observed_generation if begun is not None else None
     state = status.last_run.state
     asked = replace(_asked(load), generation=generation or load.metadata.generation)
@@ -378,9 +381,11 @@ def _why(seen: ObservedRun) -> Reason:
 
 def _settles(committed: Committed, last: Unsettled | None) -> bool:
     """Whether later runs have loaded, or found missing, all that a failed run may have published."""
-    ends = {(one.topic, one.partition): one.offset for one in committed.offsets}
+    ends = {(offset.topic, offset.partition): offset.offset for offset in committed.offsets}
     return last is None or all(
-        ends.get((one.topic, one.partition), 0) >= one.until for one in last.offsets if one.from_ < one.until
+        ends.get((offset.topic, offset.partition), 0) >= offset.until
+        for offset in last.offsets
+        if offset.from_ < offset.until
     )
 
 

@@ -106,7 +106,7 @@ def resolve_rerun(load: BatchLoad, rerun: Rerun, partitions: Partitions) -> tupl
     if (committed := goes_on(load)) is not None:
         if problem := _replaced(committed, partitions):
             return problem
-        loaded = {(one.topic, one.partition): one.offset for one in committed.offsets}
+        loaded = {(offset.topic, offset.partition): offset.offset for offset in committed.offsets}
         ends = {key: min(end, loaded.get(key, end)) for key, end in ends.items()}
     by_offset = "Offsets" in (rerun.from_.position, rerun.until.position)
     return _checked("spec.rerun", begins, ends, partitions, strict=by_offset)
@@ -152,7 +152,7 @@ def digest_of_from(load: BatchLoad) -> str:
 def _continued(committed: Committed, partitions: Partitions) -> dict[Key, int] | Problem:
     if problem := _replaced(committed, partitions):
         return problem
-    loaded = {(one.topic, one.partition): one.offset for one in committed.offsets}
+    loaded = {(offset.topic, offset.partition): offset.offset for offset in committed.offsets}
     begins, gone, cut = {}, [], []
     for key, ends in sorted(partitions.items()):
         begins[key] = at = loaded.get(key, ends.earliest)
@@ -179,18 +179,18 @@ def _continued(committed: Committed, partitions: Partitions) -> dict[Key, int] |
 def _replaced(committed: Committed, partitions: Partitions) -> Problem | None:
     there = {topic: ends.topic_id for (topic, _), ends in partitions.items()}
     same = {
-        (one.topic, one.partition): one.offset
-        for one in committed.offsets
-        if not one.topic_id or there.get(one.topic) in (None, one.topic_id)
+        (offset.topic, offset.partition): offset.offset
+        for offset in committed.offsets
+        if not offset.topic_id or there.get(offset.topic) in (None, offset.topic_id)
     }
-    for one in committed.offsets:
-        now = there.get(one.topic)
-        if one.topic_id and now and one.topic_id != now:
+    for offset in committed.offsets:
+        now = there.get(offset.topic)
+        if offset.topic_id and now and offset.topic_id != now:
             return Problem(
                 Reason.TOPIC_REPLACED,
-                f"topic {one.topic} was deleted and created again: its id is {now}, and was {one.topic_id} when the "
-                f"last successful run ended; {_without_repeats(same, partitions)}; if the new topic has records that"
-                " were loaded before, give the offsets after them",
+                f"topic {offset.topic} was deleted and created again: its id is {now}, and was {offset.topic_id} when"
+                f" the last successful run ended; {_without_repeats(same, partitions)}; if the new topic has records"
+                " that were loaded before, give the offsets after them",
             )
     return None
 

@@ -312,8 +312,8 @@ def _degradations(reports: Sequence[WorkerReport]) -> Iterator[tuple[Reason, str
 
 def _said(reports: Iterable[WorkerReport], word: str) -> str:
     """The workers' problems with this reason, in words; empty if there are none."""
-    problems = [one for report in reports for source in report.sources for one in source.problems]
-    found = {one.message[:SHOWN_ERROR] for one in problems if one.reason == word}
+    problems = [problem for report in reports for source in report.sources for problem in source.problems]
+    found = {problem.message[:SHOWN_ERROR] for problem in problems if problem.reason == word}
     return shown(sorted(found), MOST_NAMED) if found else ""
 
 
@@ -405,13 +405,17 @@ def _unmatched(mirror: MirrorMaker, reports: Sequence[WorkerReport]) -> NewCondi
         for of_source in by_source
     ]
     if not all(topics):
-        before = (one for one in mirror.status.conditions or () if one.type == ConditionType.WARNING.value)
+        before = (
+            condition
+            for condition in mirror.status.conditions or ()
+            if condition.type == ConditionType.WARNING.value
+        )
         is_present = any(one.observed_generation == mirror.metadata.generation for one in before)
         return condition_before(mirror, ConditionType.WARNING) if is_present else None
     selections = [one for of_source in topics for one in of_source]
     unmatched: dict[str, set[str]] = {}
-    if any(one.matched for one in selections):
-        unmatched["topic"] = set.intersection(*(set(one.unmatched) for one in selections))
+    if any(selection.matched for selection in selections):
+        unmatched["topic"] = set.intersection(*(set(selection.unmatched) for selection in selections))
     if _selects_groups(mirror) and all(groups):
         unmatched["group"] = set.intersection(*(found for of_source in groups for found in of_source))
     sources = ", ".join(source.name for source in mirror.spec.sources)

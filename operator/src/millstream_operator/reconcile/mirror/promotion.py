@@ -266,7 +266,9 @@ def _origin(mirror: MirrorMaker, seen: Observed, topic: TargetTopic) -> Origin |
     for source in mirror.spec.sources:
         notes = seen.notes.get(source.name, {})
         places = (Partition(topic.name, number) for number in range(topic.partitions))
-        note = next((notes[one] for one in places if one in notes and notes[one].target == mark), None)
+        note = next(
+            (notes[place] for place in places if place in notes and notes[place].target == mark), None
+        )
         if topic.source_cluster in _cluster_ids(seen, source) and (
             note is not None or _selects(mirror, source, topic.name)
         ):
@@ -289,7 +291,9 @@ def _clusters(mirror: MirrorMaker, seen: Observed) -> set[str]:
 
 def _source_names(mirror: MirrorMaker, seen: Observed, cluster_id: str) -> str:
     """The names of the sources that are this cluster; "" if none is."""
-    return ", ".join(one.name for one in mirror.spec.sources if cluster_id in _cluster_ids(seen, one))
+    return ", ".join(
+        source.name for source in mirror.spec.sources if cluster_id in _cluster_ids(seen, source)
+    )
 
 
 def _selected(mirror: MirrorMaker, name: str) -> bool:

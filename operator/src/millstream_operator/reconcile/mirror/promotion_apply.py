@@ -118,7 +118,9 @@ def _again(
     ids = {one.topic: one.topic_id for one in (last.topics if last is not None else ())}
     if not ids or isinstance(target, Problem):
         return []
-    mirrored = {name for report in reports() for one in report.sources for name in one.topic_names or ()}
+    mirrored = {
+        name for report in reports() for source in report.sources for name in source.topic_names or ()
+    }
     try:
         found = target_topics(target, sorted(mirrored & ids.keys()))
     except AdminError:
@@ -184,7 +186,7 @@ def _forbidden(services: MirrorParts, mirror: MirrorMaker, target: KafkaAdmin) -
     if mirror.spec.target.cluster_ref is not None:
         return None
     clusters = clusters_of_id(services, target.cluster_id())
-    if not clusters or any(may_refer(one, mirror.namespace) for one in clusters):
+    if not clusters or any(may_refer(cluster, mirror.namespace) for cluster in clusters):
         return None
     return not_allowed(clusters[0], mirror.namespace)
 
@@ -328,4 +330,4 @@ def _waits(mirror: MirrorMaker, reason: Reason, words: str) -> Promotion:
 
 
 def _named(partitions: Iterable[Partition]) -> str:
-    return shown([f"{one.topic}-{one.partition}" for one in sorted(partitions)], MOST_NAMED)
+    return shown([f"{partition.topic}-{partition.partition}" for partition in sorted(partitions)], MOST_NAMED)

@@ -238,7 +238,9 @@ def _is_refused(mirror: MirrorMaker) -> bool:
     """Whether it has no workers by these rules, or will have none soon."""
     is_deleted = mirror.metadata.deletion_timestamp is not None
     conditions = mirror.status.conditions or ()
-    return is_deleted or any(one.type == ConditionType.READY and one.reason in REFUSED for one in conditions)
+    return is_deleted or any(
+        condition.type == ConditionType.READY and condition.reason in REFUSED for condition in conditions
+    )
 
 
 def _age(mirror: MirrorMaker) -> tuple[str, str]:

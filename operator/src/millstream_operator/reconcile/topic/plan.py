@@ -152,10 +152,12 @@ def replaced(topic: Topic, observed: TopicState | None) -> str:
             f"the topic was deleted and created again: its id was {before}, and is {observed.topic_id}; the former"
             " records are not in it. This warning stays until spec changes"
         )
-    for one in topic.status.conditions or ():
-        is_warning = one.type == ConditionType.WARNING.value and one.reason == Reason.TOPIC_REPLACED.value
-        if is_warning and one.observed_generation == topic.metadata.generation:
-            return one.message
+    for condition in topic.status.conditions or ():
+        is_warning = (
+            condition.type == ConditionType.WARNING.value and condition.reason == Reason.TOPIC_REPLACED.value
+        )
+        if is_warning and condition.observed_generation == topic.metadata.generation:
+            return condition.message
     return ""
 
 

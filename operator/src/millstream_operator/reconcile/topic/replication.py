@@ -56,7 +56,7 @@ def plan_replication(
         for key, replicas in moves.items():
             now[key] = replace(now[key], replicas=replicas)
     for topic in factors:
-        count = sum(one.topic == topic for one in partitions)
+        count = sum(partition.topic == topic for partition in partitions)
         moving = {key for key in (*reassigning, *plan.moves) if key[0] == topic}
         copies = sum(len(going.adding) for key, going in reassigning.items() if key in moving)
         if moving:
