@@ -148,7 +148,7 @@ def attempt(spark: SparkSession, run: Run, output: Output, aside: Sequence[Aside
         if run.fence is not None and claim is None:
             return _superseded(run, output)
         repeats.check(spark, run)
-        with loss.told(spark, run), progress.step("reading"):
+        with loss.translate_errors(spark, run), progress.step("reading"):
             staged = output.stage(records)
         with progress.step("checking"):
             rows, corrupt = completeness.check(spark, run, staged, aside)

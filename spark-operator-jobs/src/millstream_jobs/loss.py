@@ -26,7 +26,7 @@ class Gone(Incomplete):
 
 
 @contextmanager
-def told(spark: SparkSession, run: Run) -> Iterator[None]:
+def translate_errors(spark: SparkSession, run: Run) -> Iterator[None]:
     """Raises Gone in place of a Spark failure that means deleted records."""
     try:
         yield

@@ -89,10 +89,10 @@ def _cause(error: KafkaError, refused: Sequence[KafkaError]) -> str:
 
 def partitions(cluster: Consumer, topic: str, field: str = "topics") -> list[int]:
     """The numbers of a topic's partitions; NoTopic, which names the file's field, if the topic does not exist."""
-    told = cluster.list_topics(topic, TIMEOUT_S).topics[topic]
-    if told.error is not None:
-        raise NoTopic(f"{field}: {topic} is not there: {told.error.str()}: {CREATE}")
-    return sorted(told.partitions)
+    metadata = cluster.list_topics(topic, TIMEOUT_S).topics[topic]
+    if metadata.error is not None:
+        raise NoTopic(f"{field}: {topic} is not there: {metadata.error.str()}: {CREATE}")
+    return sorted(metadata.partitions)
 
 
 def check_partitions(brokers: Brokers, ranges: Sequence[OffsetRange]) -> None:
@@ -126,10 +126,10 @@ def topic_ids(brokers: Brokers, topics: Sequence[str]) -> dict[str, str | None]:
         try:
             number = as_kafka_writes(str(described.result().topic_id))
         except KafkaException as error:
-            told = error.args[0]
-            if told.code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+            kafka_error = error.args[0]
+            if kafka_error.code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
                 admin.poll(0)  # calls error_cb
-                why = _cause(told, refused)
+                why = _cause(kafka_error, refused)
                 raise ClusterError(f"bootstrap: {brokers.bootstrap}: {why}") from None
             continue
         ids[topic] = None if number == NO_ID else number

@@ -87,8 +87,8 @@ class Publish(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
     @property
     def content(self) -> str:
         """The settings on which all attempts must agree."""
-        told = (self.topic, self.source, self.record, self.partitioner)
-        return msgspec.json.encode(told).decode()
+        settings = (self.topic, self.source, self.record, self.partitioner)
+        return msgspec.json.encode(settings).decode()
 
 
 ALLOWED.update(

@@ -81,8 +81,8 @@ def mirrored_ends(admin: KafkaAdmin, topics: Collection[str]) -> MirroredEnds:
         try:
             replicas = _replicas_at(admin, node, {where.topic for where in epochs})
             found.pending.extend(where for where in epochs if where.topic in replicas)
-            told = {where: epoch for where, epoch in epochs.items() if where.topic not in replicas}
-            ends, refused = _ends_at(admin, node, told)
+            led = {where: epoch for where, epoch in epochs.items() if where.topic not in replicas}
+            ends, refused = _ends_at(admin, node, led)
         except AdminError:  # this broker does not answer: its partitions will have another leader
             found.pending.extend(where for where in epochs if where not in found.pending)
         else:
@@ -103,9 +103,9 @@ def _ends_at(
     """Ends, and partitions for which the broker does not answer as the leader. The log's end first: where the second
     answer says that there are no own records, it is the end of mirrored ones."""
     logs = _ends_of_epochs(admin, node, epochs)
-    told = {where: epoch - WELL_BELOW for where, epoch in epochs.items() if epoch >= WELL_BELOW}
-    mirrored = _ends_of_epochs(admin, node, told)
-    refused = [where for where in epochs if where not in logs or (where in told and where not in mirrored)]
+    lower = {where: epoch - WELL_BELOW for where, epoch in epochs.items() if epoch >= WELL_BELOW}
+    mirrored = _ends_of_epochs(admin, node, lower)
+    refused = [where for where in epochs if where not in logs or (where in lower and where not in mirrored)]
     ends = {
         where: mirrored[where] if mirrored.get(where, -1) >= 0 else end
         for where, end in logs.items()

@@ -129,13 +129,13 @@ class LocalMirror:
     def _start(self, sources: Sequence[Endpoint], target: Endpoint) -> tuple[int, bool, list[str]]:
         """How many workers were stopped, whether the configuration changed, which workers were started."""
         file = mirror_file(self.mirror, sources, target, http=f"{ports.HOST}:0", secrets=str(self.secrets))
-        told = json.dumps(file, indent=1)
-        changed = not self.file.exists() or self.file.read_text() != told
+        text = json.dumps(file, indent=1)
+        changed = not self.file.exists() or self.file.read_text() != text
         wanted = [f"{self.prefix}{number}" for number in range(self.mirror.spec.replicas)]
         stopped = self.stop(keep=() if changed else wanted)
         if changed:
             self._make_folder()
-            self.file.write_text(told)
+            self.file.write_text(text)
         missing = [
             key for key in wanted if key not in self.state.daemons or not self.state.daemons[key].serves
         ]

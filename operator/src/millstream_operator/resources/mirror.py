@@ -151,8 +151,8 @@ def _address(endpoint: Endpoint, secrets: str) -> Manifest:
 
 def _fetching(source: MirrorSource) -> Manifest:
     """The source's settings for fetching."""
-    told = {"maxBytesPerSecond": source.max_bytes_per_second, "rack": source.rack}
-    return {name: value for name, value in told.items() if value is not None}
+    settings = {"maxBytesPerSecond": source.max_bytes_per_second, "rack": source.rack}
+    return {name: value for name, value in settings.items() if value is not None}
 
 
 def secret_keys(mirror: MirrorMaker) -> list[SecretKey]:
@@ -187,10 +187,10 @@ def _secrets_volume(keys: Sequence[SecretKey]) -> Manifest:
 
 def specified(file: Mapping[str, Any]) -> Manifest:
     """The spec behind a mirror.json, with addresses for Clusters and without credentials."""
-    told = {name: file[name] for name in ("topics", "mode", "naming")}
-    told["sources"] = [{name: source[name] for name in ("name", "bootstrap")} for source in file["sources"]]
-    told["target"] = {"bootstrap": file["target"]["bootstrap"]}
-    return told | {name: file[name] for name in ("groups", "configs", "onGap", "rejoin") if name in file}
+    spec = {name: file[name] for name in ("topics", "mode", "naming")}
+    spec["sources"] = [{name: source[name] for name in ("name", "bootstrap")} for source in file["sources"]]
+    spec["target"] = {"bootstrap": file["target"]["bootstrap"]}
+    return spec | {name: file[name] for name in ("groups", "configs", "onGap", "rejoin") if name in file}
 
 
 def config_map(mirror: MirrorMaker, file: Manifest) -> Manifest:

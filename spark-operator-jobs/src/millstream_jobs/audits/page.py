@@ -143,10 +143,10 @@ def _bar(begin: datetime, row: Row | None) -> Bar:
         RED: row["missing"],
     }
     names = ("complete", "not reported", "open", "deleted by retention", "missing")
-    told = ", ".join(
+    shown = ", ".join(
         f"{number:,} {name}" for name, number in zip(names, parts.values(), strict=True) if number
     )
-    return Bar(begin, parts, f"{begin:%Y-%m-%d %H:%M}: {told or 'no records'}")
+    return Bar(begin, parts, f"{begin:%Y-%m-%d %H:%M}: {shown or 'no records'}")
 
 
 def _servers(rows: DataFrame, sums: list[Any]) -> str:
@@ -177,14 +177,14 @@ def _row(wanted: Audit, row: Row) -> str:
     if wanted.server is not None:
         where += f", {escape(row['server'] or '(none)')}"
     counts = {name: row[name] for name in NAMES if row[name] or (row[name] == 0 and name in ALWAYS)}
-    told = [f"{NAMES[name]} <b>{number:,}</b>" for name, number in counts.items()]
+    details = [f"{NAMES[name]} <b>{number:,}</b>" for name, number in counts.items()]
     if row["first_missing"]:
-        told.append(f"first in no table: {escape(row['first_missing'])}")
+        details.append(f"first in no table: {escape(row['first_missing'])}")
     if row["lateness_s"]:
-        told.append(f"last record {timedelta(seconds=row['lateness_s'])} after its end")
+        details.append(f"last record {timedelta(seconds=row['lateness_s'])} after its end")
     return (
         f'<div class="window"><i style="background:{COLOURS[row["state"]]}">{row["state"]}</i>'
-        f"<b>{escape(row['topic'])}</b> {where}<small>{' · '.join(told)}</small></div>"
+        f"<b>{escape(row['topic'])}</b> {where}<small>{' · '.join(details)}</small></div>"
     )
 
 

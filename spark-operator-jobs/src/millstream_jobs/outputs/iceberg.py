@@ -158,16 +158,18 @@ class IcebergOutput:
         run, output = self._run, self._run.output
         if not self._exists():
             self._create(schema)
-        told = self._properties()
+        properties = self._properties()
         check_owner(
             run,
-            told.get(OWNER, ""),
+            properties.get(OWNER, ""),
             f"ALTER TABLE {output.table} SET TBLPROPERTIES ('{OWNER}' = '{output.owner}')",
         )
-        if told.get(PARTITIONS, (joined := ",".join(self._partition_by))) != joined:
+        if properties.get(PARTITIONS, (joined := ",".join(self._partition_by))) != joined:
             stored = {there: name for name, there in STORED.items()}
-            check_partitions([stored.get(name, name) for name in told[PARTITIONS].split(",") if name], run)
-        if told.get("write.wap.enabled") != "true":
+            check_partitions(
+                [stored.get(name, name) for name in properties[PARTITIONS].split(",") if name], run
+            )
+        if properties.get("write.wap.enabled") != "true":
             self._spark.sql(f"ALTER TABLE {self._table} SET TBLPROPERTIES ('write.wap.enabled' = 'true')")
         for column in added_columns(self._spark.table(self._table).schema, schema):
             self._spark.sql(f"ALTER TABLE {self._table} ADD COLUMNS ({StructType([column]).toDDL()})")

@@ -42,8 +42,8 @@ def static_conf(formats: Iterable[str]) -> dict[str, str]:
 
 def catalog_name(output: Output) -> str:
     """The Iceberg catalog's name in the session, where a name stays with its first catalog."""
-    told = f"{output.catalog.type} {output.catalog.uri} {output.catalog.warehouse or output.path}"
-    return "millstream_" + hashlib.sha256(told.encode()).hexdigest()[:8]
+    identity = f"{output.catalog.type} {output.catalog.uri} {output.catalog.warehouse or output.path}"
+    return "millstream_" + hashlib.sha256(identity.encode()).hexdigest()[:8]
 
 
 def configure(spark: SparkSession, output: Output, *paths: str) -> None:

@@ -109,10 +109,10 @@ def see_spark_application(
     """The state of a run's SparkApplication, given its driver's pod (None: not there) and pods in its namespace;
     ``run`` is the name that a report must give."""
     status = application.get("status") or {}
-    told = status.get("applicationState") or {}
-    named = told.get("state", "")
+    application_state = status.get("applicationState") or {}
+    named = application_state.get("state", "")
     state = APPLICATION_STATES.get(named, RunState.RUNNING)
-    said = told.get("errorMessage") or ""
+    said = application_state.get("errorMessage") or ""
     report = _report(driver_pod, DRIVER_CONTAINER)
     end_time = status.get("terminationTime") or None
     if state is RunState.SUCCEEDED:

@@ -15,14 +15,14 @@ SHOWN = 100
 Rows = tuple[SetAside, ...]
 
 
-def kept(mirror: MirrorMaker, told: Collection[str], promoted: Collection[str]) -> dict[str, Rows]:
+def kept(mirror: MirrorMaker, reporting: Collection[str], promoted: Collection[str]) -> dict[str, Rows]:
     """The rows of the status before that nobody can report now, by source.
 
-    ``told``: the sources of which all workers report; they leave out ``promoted`` topics.
+    ``reporting``: the sources of which all workers report; they leave out ``promoted`` topics.
     """
     return {
         source.name: tuple(
-            one for one in source.set_aside or () if source.name not in told or one.topic in promoted
+            one for one in source.set_aside or () if source.name not in reporting or one.topic in promoted
         )
         for source in mirror.status.sources or ()
     }
