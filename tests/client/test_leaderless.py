@@ -28,6 +28,11 @@ def test_a_partition_without_a_leader(cluster: InProcessCluster) -> None:
     described = ""
     while "none" not in described:
         described, _ = run("topic", "describe", "orders")
+    info = {"brokers": [{"broker": lost}]}
+    while lost in [
+        one["broker"] for one in info["brokers"]
+    ]:  # for a moment longer, for clients that look for a leader
+        info = json.loads(run("cluster", "info", "-o", "json")[0])
     partition = json.loads(run("topic", "describe", "orders", "-o", "json")[0])["partitions"][1]
     assert (partition["leader"], partition["earliest"], partition["latest"]) == (-1, None, None)
     problem = (

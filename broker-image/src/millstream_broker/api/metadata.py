@@ -239,7 +239,7 @@ def _response(view: _View, topics: Any) -> MetadataResponse:
     return MetadataResponse(
         brokers=[
             MetadataResponseBroker(broker.broker_id, endpoint.host, endpoint.port, broker.rack)
-            for broker in cluster.brokers.values()
+            for broker in cluster.listed_brokers()
             for endpoint in (broker.endpoint(session.listener),)
         ],
         cluster_id=cluster.cluster_id,

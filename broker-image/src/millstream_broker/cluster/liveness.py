@@ -29,7 +29,7 @@ from ..security.mechanisms.inter_broker import InterBroker
 
 CONNECT_S = 5.0
 PROBE_S = 1.0
-PAUSE_S, MAX_PAUSE_S = 0.05, 1.0
+PAUSE_S, MAX_PAUSE_S = 0.01, 1.0
 
 Address = tuple[int, Any]
 """An address family, and an address as its sockets take it."""

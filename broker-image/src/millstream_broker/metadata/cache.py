@@ -7,20 +7,33 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from time import monotonic
 
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 
 from ..coordination import BrokerRecord, ClusterState, TopicRecord
 
 MAX_NAME_LENGTH = 249
+LISTED_S = 3.0
+"""How long clients still see the address of a lost leader. If the response that names a partition's new leader does not
+list the old one, librdkafka 2.16 loses the partition on the way, and looks for its leader again a second later."""
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 class Metadata:
     """One state of the cluster, indexed for lookups."""
 
-    __slots__ = ("_collisions", "brokers", "cluster_id", "controller_id", "state", "topics", "topics_by_id")
+    __slots__ = (
+        "_collisions",
+        "_lost",
+        "brokers",
+        "cluster_id",
+        "controller_id",
+        "state",
+        "topics",
+        "topics_by_id",
+    )
 
     def __init__(self, state: ClusterState, before: Metadata | None = None) -> None:
         """`before`: an earlier state, most of whose topics are the same."""
@@ -30,6 +43,10 @@ class Metadata:
         self.controller_id = state.controller_id
         self.brokers: dict[int, BrokerRecord] = dict(state.brokers)
         self.topics: dict[str, TopicRecord] = dict(state.topics)
+        self._lost: dict[int, tuple[BrokerRecord, float]] = (
+            {} if before is None else before._without(self.brokers)
+        )
+        """Brokers that led partitions when they were lost, and until when they are listed."""
         self.topics_by_id: dict[uuid.UUID, TopicRecord] = {} if before is None else before.topics_by_id.copy()
         known: Mapping[str, TopicRecord] = {} if before is None else before.topics
         for name, topic in known.items():
@@ -38,6 +55,25 @@ class Metadata:
         for name, topic in self.topics.items():
             if known.get(name) is not topic:
                 self.topics_by_id[topic.topic_id] = topic
+
+    def _without(self, brokers: Collection[int]) -> dict[int, tuple[BrokerRecord, float]]:
+        """The lost brokers of the next state, which has these."""
+        now = monotonic()
+        lost = {number: one for number, one in self._lost.items() if number not in brokers and now < one[1]}
+        for number, record in self.brokers.items():
+            if number not in brokers and self._leads(number):
+                lost[number] = record, now + LISTED_S
+        return lost
+
+    def _leads(self, broker_id: int) -> bool:
+        return any(
+            partition.leader == broker_id for topic in self.topics.values() for partition in topic.partitions
+        )
+
+    def listed_brokers(self) -> list[BrokerRecord]:
+        """Those that run, and leaders that were lost a moment ago. A broker that hands over first is not among them."""
+        now = monotonic()
+        return [*self.brokers.values(), *(record for record, until in self._lost.values() if now < until)]
 
     def topic(self, name: str) -> TopicRecord:
         """Raises ApiError UNKNOWN_TOPIC_OR_PARTITION."""
