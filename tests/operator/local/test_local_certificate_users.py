@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from confluent_kafka.admin import AdminClient
 from millstream_harness.broker import fixed_port
 from millstream_harness.command import millstream
 from millstream_harness.java import run_kafka_tool
+from millstream_harness.kube import until
 from millstream_harness.local import Sandbox
 
 pytestmark = pytest.mark.soak
@@ -35,8 +37,8 @@ def sandbox(tmp_path: Path) -> Iterator[Sandbox]:
     found.runtime().down()
 
 
-def user(sandbox: Sandbox, name: str, *operations: str, kind: str = "Tls") -> None:
-    spec: dict[str, Any] = {"clusterRef": {"name": "west"}, "authentication": {"type": kind}}
+def user(sandbox: Sandbox, name: str, *operations: str, kind: str = "Tls", cluster: str = "west") -> None:
+    spec: dict[str, Any] = {"clusterRef": {"name": cluster}, "authentication": {"type": kind}}
     if operations:
         acls = [{"resource": {"type": "topic", "name": "orders"}, "operations": list(operations)}]
         spec["authorization"] = {"type": "Simple", "acls": acls}
@@ -98,3 +100,69 @@ def test_users_with_certificates_may_do_what_their_rules_say(
             "topics", "--bootstrap-server", address, "--command-config", str(path), "--list"
         )
         assert "orders" in listed.stdout.split()
+
+
+CONSUMER = """
+import os
+from confluent_kafka import Consumer
+from millstream.client_config import load
+from millstream.client_properties import translated
+read = load("MILLSTREAM_CONFIG", os.environ["MILLSTREAM_CONFIG"])
+where = {"bootstrap.servers": read.bootstrap, **translated(read.settings)}
+consumer = Consumer({**where, "group.id": os.environ["MILLSTREAM_GROUP_ID"], "auto.offset.reset": "earliest"})
+consumer.subscribe(os.environ["MILLSTREAM_TOPICS"].split(","))
+while True:
+    message = consumer.poll(0.2)
+    if message is not None and not message.error():
+        print("got", message.value().decode(), flush=True)
+"""
+
+
+def test_an_internal_listener_may_take_nothing_but_certificates(tmp_path: Path) -> None:
+    """The command, the consumers of a workload and the workers of a mirror log in beside it, with passwords."""
+    found = Sandbox(tmp_path)
+    program = tmp_path / "consumer.py"
+    program.write_text(CONSUMER)
+    tls = {"tls": "Enabled", "authentication": {"type": "Tls"}}
+    for name, port in (("west", found.port), ("east", fixed_port())):
+        listener = {"name": "internal", "type": "Internal", "port": port, **tls}
+        spec = {"listeners": [listener], "authorization": {"type": "Simple"}}
+        found.write("Cluster", name, json.dumps(spec))
+    found.write("Topic", "orders", "{clusterRef: {name: west}, partitions: 1}")
+    mirror = {
+        "sources": [{"name": "west", "clusterRef": {"name": "west"}}],
+        "target": {"clusterRef": {"name": "east"}},
+        "topics": {"include": ["orders"]},
+        "naming": "Same",
+    }
+    found.write("MirrorMaker", "copy", json.dumps(mirror))
+    container = {"name": "c", "image": "ours", "command": [sys.executable, str(program)]}
+    workload = {"template": {"spec": {"containers": [container]}}}
+    group = {"clusterRef": {"name": "west"}, "topics": ["orders"], "workload": workload}
+    found.write("ConsumerGroup", "work", json.dumps(group))
+    user(found, "writer", "Write")
+    user(found, "reader", "Read", cluster="east")
+    user(found, "worded", "All", kind="ScramSha512")
+    try:
+        assert found.runtime().up(found.manifests).failures == {}
+        assert found.found("Cluster", "west")["status"]["platform"]["internal"] == "Closed"
+
+        def run(name: str, *arguments: str, stdin: bytes = b"") -> tuple[int, str]:
+            path = tmp_path / f"{name}.properties"
+            options = ("--data", str(found.data))
+            ended = millstream("user", "config", name, *options, bootstrap=None)
+            assert ended.returncode == 0, ended.stderr
+            path.write_bytes(ended.stdout)
+            ended = millstream(*arguments, "--config", str(path), stdin=stdin, bootstrap=None)
+            return ended.returncode, (ended.stdout + ended.stderr).decode()
+
+        assert run("writer", "produce", "orders", stdin=b"one\n") == (0, "1 record to orders\n")
+        log = found.data / "consumers" / "work" / "0.log"
+        until("the workload consumes", lambda: "got one\n" in log.read_text())
+        until("the mirror copies", lambda: run("reader", "consume", "orders") == (0, "one\n"))
+        status, said = run("worded", "consume", "orders")
+        assert status != 0, said
+        assert found.ready("MirrorMaker", "copy")[0] == "True"
+        assert found.ready("ConsumerGroup", "work")[0] == "True"
+    finally:
+        found.runtime().down()
