@@ -56,6 +56,7 @@ TOOLS = {
     "storage": "kafka.tools.StorageTool",
 }
 BEFORE_THEY_MOVED = {
+    "acls": "kafka.admin.AclCommand",
     "configs": "kafka.admin.ConfigCommand",
     "dump-log": "kafka.tools.DumpLogSegments",
     "console-producer": "kafka.tools.ConsoleProducer",
