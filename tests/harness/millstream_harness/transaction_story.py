@@ -139,7 +139,13 @@ class Look(NamedTuple):
     pass
 
 
-Step = Init | Add | AddOffsets | CommitOffsets | Produce | End | Mark | PlainCommit | Positions | Look
+class TimeOuts(NamedTuple):
+    """Wait until the coordinator has aborted every transaction."""
+
+
+Step = (
+    Init | Add | AddOffsets | CommitOffsets | Produce | End | Mark | PlainCommit | Positions | Look | TimeOuts
+)
 
 
 class TransactionStory:
@@ -238,6 +244,14 @@ class TransactionStory:
             lambda found: not any(each.transaction_state.startswith("Prepare") for each in found),
             "the end of the transactions",
         )
+
+    def _timeouts(self, step: TimeOuts) -> None:
+        eventually(
+            self._described,
+            lambda found: {each.transaction_state for each in found} == {"CompleteAbort"},
+            "the end of the transactions",
+        )
+        self._look(Look())
 
     def _described(self) -> list[describe_transactions.DescribedTransactionState]:
         request = describe_transactions.DescribeTransactionsRequest(self.ids)
@@ -444,42 +458,52 @@ class TransactionStory:
         return found, bytes(cast(Bytes, found.records or b""))
 
     def _contents(self, topic: str, index: int, start: int, isolation: int) -> None:
+        """Those of the coordinators' topic by producer: several transactions may have timed out at once."""
         found, data = self._fetched(topic, index, start, isolation)
         what = f"{topic}-{index} isolation {isolation}"
         self._say(
             what, error(found.error_code), found.high_watermark - start, found.last_stable_offset - start
         )
+        ours = topic == self.topic
+        said: list[tuple[str, Sequence[object]]] = []
         for aborted in found.aborted_transactions or ():
-            self._say(what, "aborted", self._name(aborted.producer_id), aborted.first_offset - start)
+            first = aborted.first_offset if ours else ""
+            said.append((self._name(aborted.producer_id), ("aborted", first)))
         for position, header in iter_batches(data):
             batch = data[position : position + header.size]
-            values = [record.value for record in read_records(batch)] if topic == self.topic else "…"
-            self._say(
-                what,
-                header.base_offset - start,
+            content = (
+                header.base_offset if ours else "",
                 header.record_count,
-                self._name(header.producer_id),
                 header.producer_epoch,
                 header.base_sequence if header.producer_id >= 0 else "",
                 "transactional" if header.is_transactional else "",
-                read_marker(batch) if header.is_control else values,
+                read_marker(batch) if header.is_control else "records",
+                [record.value for record in read_records(batch)] if ours else "",
             )
+            said.append((self._name(header.producer_id), content))
+        if not ours:
+            said.sort(key=lambda each: each[0])
+        for name, told in said:
+            self._say(what, name, *told)
 
     def _states(self) -> None:
-        """The records of __transaction_state, in order."""
+        """The records of __transaction_state, those of each transactional id in order."""
+        records: dict[str, list[Record]] = {transactional_id: [] for transactional_id in self.ids}
         start, end = self._starts[TRANSACTIONS], self.wire.end_offset(TRANSACTIONS)
         while start < end:
             _, data = self._fetched(TRANSACTIONS, 0, start, READ_UNCOMMITTED)
             for position, header in iter_batches(data):
                 start = header.base_offset + header.last_offset_delta + 1
                 for record in read_records(data[position : position + header.size]):
-                    self._state(record)
+                    assert record.key is not None
+                    transactional_id = _KEY.decode(0, record.key, 2).transactional_id
+                    if transactional_id in records:
+                        records[transactional_id].append(record)
+        for transactional_id, some in records.items():
+            for record in some:
+                self._state(transactional_id, record)
 
-    def _state(self, record: Record) -> None:
-        assert record.key is not None
-        transactional_id = _KEY.decode(0, record.key, 2).transactional_id
-        if transactional_id not in self.ids:
-            return
+    def _state(self, transactional_id: str, record: Record) -> None:
         assert record.value is not None
         version = int.from_bytes(record.value[:2], "big")
         value = _VALUE.decode(version, record.value, 2)

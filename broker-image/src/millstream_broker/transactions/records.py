@@ -93,14 +93,12 @@ def read_transactions(batches: Iterable[Buffer], partition: int, partitions: int
     """The transactional ids in the batches of a partition; those that belong to another one of `partitions` are
     skipped: they would replace the true ones."""
     loaded = LoadedTransactions()
+    names = dict[bytes, str]()  # by key: a transaction is several records, and a hash takes long
 
     def apply(key: bytes, value: bytes | None) -> None:
-        (version,) = _VERSION.unpack_from(key)
-        if version != _KEY_VERSION:
-            raise ValueError(f"key version {version} is not known")
-        transactional_id = _KEY.decode(version, key, 2).transactional_id
-        if (home := partition_for(transactional_id, partitions)) != partition:
-            raise ValueError(f"transactional id {transactional_id!r} belongs in partition {home}")
+        transactional_id = names.get(key)
+        if transactional_id is None:
+            transactional_id = names[key] = _read_key(key, partition, partitions)
         if value is None:
             loaded.transactions.pop(transactional_id, None)
         else:
@@ -108,6 +106,16 @@ def read_transactions(batches: Iterable[Buffer], partition: int, partitions: int
 
     replay(batches, apply, loaded.skipped)
     return loaded
+
+
+def _read_key(key: bytes, partition: int, partitions: int) -> str:
+    (version,) = _VERSION.unpack_from(key)
+    if version != _KEY_VERSION:
+        raise ValueError(f"key version {version} is not known")
+    transactional_id = _KEY.decode(version, key, 2).transactional_id
+    if (home := partition_for(transactional_id, partitions)) != partition:
+        raise ValueError(f"transactional id {transactional_id!r} belongs in partition {home}")
+    return transactional_id
 
 
 def _read(value: bytes) -> TransactionMetadata:
