@@ -17,7 +17,7 @@ from millstream_harness.known_users import KnownUsers
 from millstream_harness.manifests import resource
 from millstream_operator.models import Cluster, User, decode_as
 from millstream_operator.reconcile.user.apply import reconcile_users
-from millstream_operator.reconcile.user.client import ensure_client
+from millstream_operator.reconcile.user.client import ensure_client, trusted_by
 from millstream_operator.reconcile.user.plan import Password
 
 NAME, FOLDER = "alice-user-client", "/run/millstream/user"
@@ -180,7 +180,9 @@ def test_files_of_a_certificate_name_it_and_its_key() -> None:
     issued = {key: base64.b64encode(key.encode()).decode() for key in ("user.crt", "user.key", "user.pem")}
     found.kube.put({"kind": "Secret", "metadata": {"namespace": "ns", "name": "alice"}, "data": issued})
     told = Password("", "1", "alice", is_certificate=True)
-    assert ensure_client(found.services, decode_as(User, one), decode_as(Cluster, where), told) is None
+    there = decode_as(Cluster, where)
+    trusted = trusted_by(found.services, there)
+    assert ensure_client(found.services, decode_as(User, one), there, told, trusted) is None
     files = values(found)
     assert {key: files[key] for key in ("ca.crt", "user.crt", "user.pem")} == {
         "ca.crt": "ours",
@@ -202,5 +204,7 @@ def test_nothing_is_written_where_clients_are_no_pods() -> None:
     found = in_memory(PLAIN, user())
     here = replace(found.services, has_pods=False)
     told = Password("word", "1", "alice")
-    assert ensure_client(here, decode_as(User, user()), decode_as(Cluster, PLAIN), told) is None
+    assert (
+        ensure_client(here, decode_as(User, user()), decode_as(Cluster, PLAIN), told, lambda _: None) is None
+    )
     assert found.kube.applied == []

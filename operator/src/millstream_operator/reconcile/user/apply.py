@@ -35,7 +35,7 @@ from ..common.reference import rival_problem
 from ..common.report import problem_of, report_problem, tell
 from ..common.shared_cluster import PROBLEM_INTERVAL_S, partition_by_readiness
 from .certificates import certificate_for
-from .client import ensure_client
+from .client import ensure_client, trusted_by
 from .passwords import password_for
 from .plan import (
     Observed,
@@ -135,10 +135,12 @@ def _bring_about(
     except AdminError as error:
         problems = dict.fromkeys((user.kafka_name for user in users), problem_of(error))
 
+    trusted = trusted_by(services, cluster)
+
     def report(user: User) -> float:
         problem, password = problems.get(user.kafka_name), passwords.get(user.kafka_name)
         if problem is None and password is not None and not is_paused(user):
-            problem = ensure_client(services, user, cluster, password)
+            problem = ensure_client(services, user, cluster, password, trusted)
         if problem is not None:
             return report_problem(services, user, problem, PROBLEM_INTERVAL_S)
         return _report(services, user, observed, plans, passwords)

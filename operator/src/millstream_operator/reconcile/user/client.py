@@ -5,6 +5,9 @@ It follows the password, the certificate, the authorities and the address of the
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+
 from ...kubernetes.client import KubeError
 from ...models import Cluster, User
 from ...models.conditions import Reason
@@ -17,8 +20,23 @@ from ..common.objects import NotOurs, ensure
 from ..common.secrets import not_readable
 from .plan import Password
 
+Trusted = Callable[[str], bytes | None]
+"""The authorities in a Secret of the Cluster, by its name; None without."""
 
-def ensure_client(services: Parts, user: User, cluster: Cluster, password: Password) -> Problem | None:
+
+def trusted_by(services: Parts, cluster: Cluster) -> Trusted:
+    """Reads each Secret once, for all Users of a Cluster."""
+
+    @functools.cache
+    def read(secret: str) -> bytes | None:
+        return values_of(services.kube.get("v1", "Secret", cluster.namespace, secret)).get(CA)
+
+    return read
+
+
+def ensure_client(
+    services: Parts, user: User, cluster: Cluster, password: Password, trusted: Trusted
+) -> Problem | None:
     """Nothing is written while no listener takes the credential, or the listener has no authorities yet; nor outside
     Kubernetes, where `millstream user config` writes files."""
     listener = listener_inside(cluster, user)
@@ -26,10 +44,8 @@ def ensure_client(services: Parts, user: User, cluster: Cluster, password: Passw
         return None
     try:
         authorities = None
-        if listener.ca_secret is not None:
-            live = services.kube.get("v1", "Secret", cluster.namespace, listener.ca_secret)
-            if (authorities := values_of(live).get(CA)) is None:
-                return None
+        if listener.ca_secret is not None and (authorities := trusted(listener.ca_secret)) is None:
+            return None
         certificate: dict[str, bytes] = {}
         if user.has_certificate:
             certificate = values_of(services.kube.get("v1", "Secret", user.namespace, user.name))
