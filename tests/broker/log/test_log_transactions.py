@@ -421,6 +421,14 @@ def test_a_producers_last_timestamp_is_that_of_its_batch_or_marker(tmp_path: Pat
     assert ProducerStateEntry(0, NOW).last_timestamp == -1
 
 
+def test_protocol_of_a_refused_request_does_not_count_for_the_next_epoch(tmp_path: Path) -> None:
+    """In Kafka it does: the next transaction could begin in the middle."""
+    log = open_log(tmp_path)
+    log.producers.verifications.begin(1, 0, 0, bumps_epoch=False)
+    verify(log, epoch=1, sequence=3, bumps=True)
+    assert refusal(lambda: send(log, 3, epoch=1)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
 @pytest.mark.parametrize("sequence", [-1, 0], ids=["none", "first"])
 def test_coordinators_batches_have_epochs_but_no_sequences(tmp_path: Path, sequence: int) -> None:
     """Each has the same: in Kafka the first, and none if an earlier version of ours has written it."""
