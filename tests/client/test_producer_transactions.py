@@ -15,6 +15,8 @@ from confluent_kafka import Consumer
 import millstream
 from millstream.administering.transactions import list_transactions
 from millstream.connection import Cluster
+from millstream.consuming.clock import now
+from millstream.consuming.group import GroupMembership
 from millstream.errors import BadInput, Closed, Failed, NotDelivered, NotOwned, ProducerFenced, Unreachable
 from millstream_harness.cluster import until
 from millstream_harness.in_process_broker import InProcessBroker
@@ -226,6 +228,79 @@ def test_a_stream_that_loses_partitions_commits_nothing(
             for message in next(batches):  # those of its partition, from the start again
                 producer.send(topic, message.value)
     assert read(broker, topic) in (["0", "2"], ["1", "3"])
+
+
+def test_positions_of_an_earlier_generation_are_refused(
+    broker: InProcessBroker, topic: str, start: Start
+) -> None:
+    """A process that slept through a rebalance does not know of its losses; the brokers do."""
+    source, group, producer = fill(broker, 4), unique("group"), start()
+    with ExitStack() as opened:
+
+        def stream_of() -> millstream.MessageStream:
+            connected = millstream.connect(broker.bootstrap, group=group, commit="manual")
+            return opened.enter_context(connected).create_message_streams({source: 1})[source][0]
+
+        stream = stream_of()
+        batches = iter(stream.batches())
+        next(batches)
+        positions, member = stream.to_commit()
+        assert positions
+        stream_of()
+        while len(stream.partitions) == 2:
+            stream.seek("earliest")
+            next(batches)
+
+        def wake_up() -> None:
+            with pytest.MonkeyPatch.context() as asleep:
+                asleep.setattr(stream, "to_commit", lambda: (positions, member))
+                with producer.transaction(stream):
+                    producer.send(topic, "never")
+
+        with pytest.raises(NotOwned, match="the group has rebalanced"):
+            wake_up()
+        assert millstream.Admin(broker.bootstrap).committed(group) == {}
+        with producer.transaction(stream):
+            for message in next(batches):  # from the start again
+                producer.send(topic, message.value)
+    assert read(broker, topic) in (["0", "2"], ["1", "3"])
+
+
+def test_a_lease_is_renewed_without_a_position_from_before_the_transaction(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Brokers that allow long metadata would store it, and a plain commit outweighs that of an open transaction."""
+    config = {**CONFIG, "offset.metadata.max.bytes": "30000"}
+    with InProcessBroker(tmp_path, config).start() as broker:
+        source, group = fill(broker, 4), unique("group")
+        with (
+            millstream.Producer(broker.bootstrap, transactional_id=unique("id")) as producer,
+            millstream.connect(broker.bootstrap, group=group, commit="manual") as connector,
+        ):
+            (stream,) = connector.create_message_streams({source: 1})[source]
+            batches = iter(stream.batches())
+            while len(positions := stream.to_commit()[0]) < 2:
+                next(batches)
+            transactions, membership = producer._transactions, stream._membership
+            assert transactions is not None
+            assert isinstance(membership, GroupMembership)
+            proofs, commit = membership.proofs, transactions.commit
+
+            def commit_later() -> None:  # a renewal may be on its way for long
+                proofs._next = 0.0
+                proofs.ask(stream, now())
+                until(
+                    lambda: stream.kafka.poll(0.1) is None and proofs._number not in proofs._asked,
+                    "an answer",
+                )
+                commit()
+
+            monkeypatch.setattr(transactions, "commit", commit_later)
+            with producer.transaction(stream):
+                producer.send(source, "more", partition=0)
+        wanted = {(at.topic, at.partition): at.offset for at in positions}
+        admin = millstream.Admin(broker.bootstrap)
+        until(lambda: admin.committed(group) == wanted, "the positions of the transaction", 30)
 
 
 def test_a_producer_that_is_fenced_says_what_to_do(

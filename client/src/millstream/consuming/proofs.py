@@ -58,7 +58,9 @@ class Proofs:
             return
         topic, partition, offset = stream.standing()
         number = self._number = self._number + 1
-        metadata = f"{MARK}{number} ".ljust(self._length, ".")
+        # Stored after the positions of a transaction, but before its end, the standing position would outweigh them.
+        length = MOST if stream.has_transactions else self._length
+        metadata = f"{MARK}{number} ".ljust(length, ".")
         self._asked[number] = (self._memberships, at)
         self._next = at + 2 * RENEW_EVERY * self._session_s
         try:

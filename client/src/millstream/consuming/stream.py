@@ -89,6 +89,8 @@ class MessageStream:
             topic, lambda positions, wait: self._membership.commit(self, positions, wait=wait)
         )
         self._has_unknown_outcome = False
+        self.has_transactions = False
+        """Whether a producer commits its positions."""
         self.losses = 0
         """How often partitions were taken away from the stream."""
         self._next: dict[Partition, int] = {}  # each partition's position after the batch

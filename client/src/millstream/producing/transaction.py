@@ -162,6 +162,7 @@ class Transaction:
     def __enter__(self) -> Self:
         self._transactions.begin()
         if self._stream is not None:
+            self._stream.has_transactions = True
             self._losses = self._stream.losses
         return self
 
