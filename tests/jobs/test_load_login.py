@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 from msgspec import structs
-from pyspark.sql import SparkSession
+from pyspark.sql import Row, SparkSession
 
 from millstream_harness.guarded_broker import Guarded, guarded_broker
 from millstream_harness.spark_loads import PY4J, Loads, read_table
+from millstream_harness.spark_publications import Topic
 from millstream_jobs import load as job
-from millstream_jobs import positions, table
+from millstream_jobs import positions, sending, table
 from millstream_jobs.brokers import Brokers, Login
 from millstream_jobs.run import Run
 from millstream_jobs.value import Value
@@ -60,28 +61,21 @@ def login(tmp_path: Path) -> Login:
     return Login(str(folder))
 
 
-def give(guarded: Guarded, *topics: str) -> None:
-    """The user, with the rights of a load of these topics."""
+def right(
+    resource: ResourceType, name: str, operation: AclOperation, pattern: PatternType = PatternType.LITERAL
+) -> Acl:
+    return Acl(resource, name, pattern, f"User:{USER}", "*", operation, PermissionType.ALLOW)
+
+
+def give(guarded: Guarded, *rights: Acl) -> None:
+    """The user, with these rights."""
 
     async def set_up() -> None:
         async with ClusterClient(guarded.bootstrap) as client:
             admin = AdminClient(client)
             credential = ScramCredential.of_password(USER, ScramMechanism.SCRAM_SHA_512, PASSWORD)
             await admin.alter_scram_credentials([credential])
-            await admin.create_acls(
-                [
-                    Acl(
-                        ResourceType.TOPIC,
-                        topic,
-                        PatternType.LITERAL,
-                        f"User:{USER}",
-                        "*",
-                        AclOperation.READ,
-                        PermissionType.ALLOW,
-                    )
-                    for topic in topics
-                ]
-            )
+            await admin.create_acls(list(rights))
 
     asyncio.run(set_up())
 
@@ -94,7 +88,7 @@ def test_load_as_a_user_reads_its_topics_and_shows_no_password(
     loads: Loads, guarded: Guarded, login: Login, capfd: pytest.CaptureFixture[str]
 ) -> None:
     loads.publish([(None, b'{"number": 1}'), (None, b'{"number": 2}')], [(None, b'{"number": 3}')])
-    give(guarded, loads.topic)
+    give(guarded, right(ResourceType.TOPIC, loads.topic, AclOperation.READ))
     run = loads.run((0, 0, 2), (1, 0, 1), value=Value("JSON", schema="number INT"))
     result = job.load(loads.spark, as_user(run, guarded, login))
     assert result.rows == 3
@@ -110,3 +104,23 @@ def test_load_of_a_topic_without_the_right_says_so(loads: Loads, guarded: Guarde
     give(guarded)
     with pytest.raises(positions.ClusterError, match="authorization"):
         positions.check_partitions(Brokers(guarded.login, login), loads.run((0, 0, 1)).offsets)
+
+
+def test_publication_needs_the_right_to_its_transactional_ids(guarded: Guarded, login: Login) -> None:
+    topic = Topic(guarded)
+    operations = (AclOperation.READ, AclOperation.WRITE)
+    give(guarded, *(right(ResourceType.TOPIC, topic.name, operation) for operation in operations))
+    brokers = Brokers(guarded.login, login)
+    ids = "millstream-publication-delays-"
+    task = sending.Task("delays", brokers, topic.name, {0: 0}, None, "none", f"{ids}5f3a-")
+
+    def sent() -> sending.Sent:
+        row = Row(number=0, key=None, value=b"v", headers=[], timestamp=0)
+        return sending._outcome(task, 0, iter([row]))
+
+    assert sent().error == (
+        "the user may not use its transactional id: allow it Write on transactional ids that begin with "
+        + ids
+    )
+    give(guarded, right(ResourceType.TRANSACTIONAL_ID, ids, AclOperation.WRITE, PatternType.PREFIXED))
+    assert sent() == sending.Sent(0, 1)

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from pyspark.sql import SparkSession
+from pyspark.sql import Row, SparkSession
 
 from millstream_harness import spark_publications as publications
+from millstream_harness.cluster import until
 from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.spark_loads import PY4J
 from millstream_harness.spark_publications import PARTITIONS, Topic
@@ -94,7 +94,7 @@ def test_a_publication_that_was_begun_goes_on_behind_its_last_row(
     assert not others
     assert publication.make(spark, half, files) == (plan, True), "the first one decides"
     rows = publication.staged(spark, half, plan).where("number < 10 * (target + 1)")
-    sending.send(spark, half, plan, rows, False)
+    sending.send(spark, half, plan, rows)
     assert len(topic.ids()) == 60
     for number in range(ROWS, ROWS + 3):
         topic.produce(json.dumps({"id": number}).encode(), number % PARTITIONS)
@@ -107,53 +107,76 @@ def test_a_publication_that_was_begun_goes_on_behind_its_last_row(
         publish(spark, other)
 
 
-def test_a_row_that_another_driver_sent_too_is_told(
+def test_a_row_that_another_program_sent_too_is_told(
     spark: SparkSession, topic: Topic, wanted: dict[str, Any], tmp_path: Path
 ) -> None:
     given = read({**wanted, "partitioner": "RoundRobin"}, tmp_path)
     plan, _ = publication.make(spark, given, PosixFiles(given.staging))
-    sending.send(spark, given, plan, publication.staged(spark, given, plan), False)
-    sending.check(spark, given, plan)
+    transactions = sending.send(spark, given, plan, publication.staged(spark, given, plan))
+    assert transactions == dict.fromkeys(range(PARTITIONS), 1)
+    sending.check(spark, given, plan, transactions)
     topic.produce(b"", 1, headers=[(sending.PUBLICATION, b"delays"), (sending.ROW, b"7")])
     with pytest.raises(sending.SendingError, match=r"-1: 1 rows are there more than once, the first is .* 7"):
-        sending.check(spark, given, plan)
+        sending.check(spark, given, plan, transactions)
 
 
-class Clock:
-    """A clock that only sleeping moves; each sleep first calls ``send``."""
-
-    def __init__(self, send: Callable[[], None]) -> None:
-        self._now, self._send = 0.0, send
-
-    def monotonic(self) -> float:
-        return self._now
-
-    def sleep(self, seconds: float) -> None:
-        self._send()
-        self._now += seconds
+def task_of(topic: Topic) -> sending.Task:
+    ids = "millstream-publication-delays-5f3a-"
+    starts = dict.fromkeys(range(PARTITIONS), 0)
+    return sending.Task("delays", Brokers(topic.bootstrap), topic.name, starts, None, "none", ids)
 
 
-@pytest.mark.parametrize("whose", ["delays", "other", ""], ids=["another driver", "others", "nobody"])
-def test_another_driver_that_is_alive_is_told(
-    topic: Topic, monkeypatch: pytest.MonkeyPatch, whose: str
-) -> None:
-    numbers = itertools.count()
+def rows(begin: int, end: int) -> Iterator[Row]:
+    for number in range(begin, end):
+        value = json.dumps({"id": number}).encode()
+        yield Row(number=number, key=None, value=value, headers=[], timestamp=0)
 
-    def send() -> None:
-        if whose:
-            headers = [(sending.PUBLICATION, whose.encode()), (sending.ROW, str(next(numbers)).encode())]
-            topic.produce(b"", 1, headers=headers)
 
-    monkeypatch.setattr(sending, "time", Clock(send))
-    with positions.consumer(Brokers(topic.bootstrap)) as consumer:
-        part = TopicPartition(topic.name, 1)
-        if whose == "delays":
-            with pytest.raises(
-                sending.SendingError, match="another driver of delays is alive: it sent 1 row"
-            ):
-                sending._settle(consumer, part, 0, "delays")
-        else:
-            sending._settle(consumer, part, 0, "delays")
+def test_a_driver_that_lives_on_is_fenced(topic: Topic) -> None:
+    """Of its open transaction no row counts, and it sends no more; the other sends all that are left."""
+    part = TopicPartition(topic.name, 1)
+
+    def taken_over() -> Iterator[Row]:
+        yield from rows(0, 10)
+        with positions.consumer(Brokers(topic.bootstrap), positions.READ_UNCOMMITTED) as consumer:
+            until(lambda: consumer.get_watermark_offsets(part, 30)[1] == 10, "ten rows are in the log")
+        assert sending._send_partition(task_of(topic), 1, rows(0, 20)) == 1
+        yield from rows(10, 20)
+
+    with pytest.raises(sending.SendingError, match="another driver of delays has taken over"):
+        sending._send_partition(task_of(topic), 1, taken_over())
+    assert topic.ids() == list(range(20))
+    assert sending._send_partition(task_of(topic), 1, rows(0, 20)) == 0, "all are there"
+
+
+def test_rows_of_a_task_that_fails_are_not_there(topic: Topic) -> None:
+    """A record that is too large ends it. Its transaction is aborted: nobody waits for its time-out."""
+
+    def too_large() -> Iterator[Row]:
+        yield from rows(0, 10)
+        yield Row(number=10, key=None, value=bytes(2_000_000), headers=[], timestamp=0)
+
+    sent = sending._outcome(task_of(topic), 1, too_large())
+    assert "too large" in sent.error
+    assert topic.ids() == []
+    assert sending._outcome(task_of(topic), 1, rows(0, 11)) == sending.Sent(1, 1)
+    assert topic.ids() == list(range(11))
+
+
+def test_a_long_task_commits_now_and_then(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A later one goes on behind the last committed row."""
+    monkeypatch.setattr(sending, "COMMIT_S", 0.0)
+    assert sending._send_partition(task_of(topic), 1, rows(0, 3)) == 3
+
+    def lost() -> Iterator[Row]:
+        yield from rows(0, 5)
+        raise RuntimeError("lost")
+
+    with pytest.raises(RuntimeError, match="lost"):
+        sending._send_partition(task_of(topic), 1, lost())
+    assert topic.ids() == list(range(5))
+    assert sending._send_partition(task_of(topic), 1, rows(0, 7)) == 2
+    assert topic.ids() == list(range(7))
 
 
 def test_a_topic_that_is_created_again_gets_none_of_the_rows(
@@ -162,7 +185,7 @@ def test_a_topic_that_is_created_again_gets_none_of_the_rows(
     given = read({**wanted, "partitioner": "RoundRobin"}, tmp_path)
     plan, _ = publication.make(spark, given, PosixFiles(given.staging))
     rows = publication.staged(spark, given, plan).where("number < 10")
-    sending.send(spark, given, plan, rows, False)
+    sending.send(spark, given, plan, rows)
     assert len(topic.ids()) == 30
     admin = AdminClient({"bootstrap.servers": topic.bootstrap})
     admin.delete_topics([topic.name])[topic.name].result(30)

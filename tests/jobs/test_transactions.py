@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-import asyncio
 import datetime as dt
 import json
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import TopicPartition
 from pyspark.sql import SparkSession
 
 from millstream_harness import spark_publications as publications
 from millstream_harness.in_process_broker import InProcessBroker
-from millstream_harness.mirror_groups import values
 from millstream_harness.spark_loads import PY4J, Loads, read_table
 from millstream_harness.spark_publications import Topic
 from millstream_harness.transactional_writer import TransactionalWriter
-from millstream_jobs import positions, sending
+from millstream_jobs import positions, publication, sending
 from millstream_jobs.audit import audit
 from millstream_jobs.audits.file import Audit
 from millstream_jobs.brokers import Brokers
-from millstream_jobs.outputs import OutputError
+from millstream_jobs.files import PosixFiles
 from millstream_jobs.publish import publish
 from millstream_jobs.publish_file import read_publish
 from millstream_jobs.rewind import Rewind, rewind
@@ -134,29 +134,35 @@ def test_times_end_where_an_open_transaction_begins(loads: Loads, writer: Transa
     assert (found.first, found.until) == (7, 9)
 
 
-def test_publication_finds_its_rows_behind_a_transaction_of_others(
+def test_publication_waits_for_a_transaction_of_others_before_its_rows(
     spark: SparkSession, shared_broker: InProcessBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The driver dies after it has sent the rows, and nobody knows when the other producer ends."""
+    """The driver dies after it has sent the rows. Until the other producer ends, nobody knows whether they count."""
     topic = Topic(shared_broker)
     settings: dict[str, Any] = publications.publication(topic, tmp_path, 60)
     (tmp_path / "publish.json").write_text(json.dumps(settings))
     wanted = read_publish(tmp_path / "publish.json")
     other = TransactionalWriter(topic.bootstrap, topic.name)
     other.begin(b'{"id": -1}')
+    plan, _ = publication.make(spark, wanted, PosixFiles(wanted.staging))
+    transactions = sending.send(spark, wanted, plan, publication.staged(spark, wanted, plan))
+    sending.check(spark, wanted, plan, transactions)
+    sending.check(spark, wanted, plan, {})  # counts them, row by row
+    target = plan.targets[0]
+    part = TopicPartition(topic.name, target.partition)
+    assert target.start == 1, "behind the other's"
 
-    def dies(*_: Any) -> None:
-        raise OSError("killed")
+    def last_row(sleep: Callable[[float], None]) -> int:
+        with monkeypatch.context() as patch:
+            patch.setattr(time, "sleep", sleep)
+            return sending._last_row(wanted.brokers, part, target.start, wanted.name)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(sending, "check", dies)
-        with pytest.raises(OutputError, match="killed"):
-            publish(spark, wanted)
+    monkeypatch.setattr(sending, "OTHERS_S", -1.0)
+    with pytest.raises(sending.SendingError, match="another producer has been open since offset 0"):
+        last_row(time.sleep)
+    monkeypatch.setattr(sending, "OTHERS_S", 3600.0)
+    aborts = iter([other.abort])
+    pause = time.sleep
+    assert last_row(lambda seconds: next(aborts, lambda: pause(seconds))()) == target.rows - 1
     assert publish(spark, wanted).rows == 60
-    other.abort()
-    found = [
-        json.loads(value)["id"]
-        for partition in range(publications.PARTITIONS)
-        for _, value in asyncio.run(values(topic, topic.name, partition))
-    ]
-    assert sorted(found) == list(range(-1, 60))
+    assert topic.ids() == list(range(60))

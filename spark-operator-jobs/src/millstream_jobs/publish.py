@@ -39,7 +39,9 @@ def start(wanted: Publish) -> Result:
 def publish(spark: SparkSession, wanted: Publish) -> Result:
     """Complete the publication from where an earlier attempt left it."""
     if str(spark.conf.get("spark.speculation", "false")).lower() == "true":
-        raise BadRun("spark.speculation: true is not allowed: two tasks would send the same rows")
+        raise BadRun(
+            "spark.speculation: true is not allowed: two tasks with the same rows would fence one another"
+        )
     staging = files_below(Output(wanted.staging, s3=wanted.s3))
     try:
         staging.make_folder("")
@@ -61,8 +63,8 @@ def _publish(spark: SparkSession, wanted: Publish, staging: Files) -> Result:
     say(f"{count_of(plan.rows, 'row')} for {wanted.topic}{', some of which may be there' if resumed else ''}")
     publication.check_topic(wanted, plan)
     if plan.rows:
-        sending.send(spark, wanted, plan, publication.staged(spark, wanted, plan), resumed)
-        sending.check(spark, wanted, plan)
+        transactions = sending.send(spark, wanted, plan, publication.staged(spark, wanted, plan))
+        sending.check(spark, wanted, plan, transactions)
         publication.check_topic(wanted, plan)
     with contextlib.suppress(FileExistsError):
         staging.create(done, b"{}")

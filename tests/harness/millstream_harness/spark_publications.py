@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow
-from confluent_kafka import Consumer, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from deltalake import write_deltalake
 
 from millstream_harness.broker import AnyBroker
+from millstream_harness.cluster import until
 
 PARTITIONS = 3
 
@@ -30,23 +33,54 @@ class Topic:
         assert producer.flush(30) == 0
 
     def messages(self) -> list[Message]:
-        """All messages, partition by partition."""
-        consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": "none"})
+        """All committed messages, partition by partition, that are not behind an open transaction."""
         found: list[Message] = []
-        try:
+        with self._consumer("read_committed") as consumer:
             for partition in range(PARTITIONS):
-                part = TopicPartition(self.name, partition, 0)
-                _, end = consumer.get_watermark_offsets(part, 10)
-                consumer.assign([part])
-                here: list[Message] = []
-                while len(here) < end:
-                    here += consumer.consume(min(1000, end - len(here)), 10)
-                found += here
-        finally:
-            consumer.close()
+                consumer.assign([TopicPartition(self.name, partition, 0)])
+                while True:
+                    (message,) = consumer.consume(1, 30)
+                    if (error := message.error()) is not None:
+                        assert error.code() == KafkaError._PARTITION_EOF, error
+                        break
+                    found.append(message)
         return found
 
+    def end(self) -> int:
+        """The number of offsets that the topic has used, in all partitions."""
+        with self._consumer("read_uncommitted") as consumer:
+            parts = [TopicPartition(self.name, partition) for partition in range(PARTITIONS)]
+            return sum(consumer.get_watermark_offsets(part, 30)[1] for part in parts)
+
+    def settled(self) -> None:
+        """Wait until no transaction is open: the markers of one that is committed follow."""
+        with self._consumer("read_committed") as committed, self._consumer("read_uncommitted") as all_of_it:
+            for partition in range(PARTITIONS):
+                part = TopicPartition(self.name, partition)
+                until(
+                    lambda part=part: (  # type: ignore[misc]
+                        committed.get_watermark_offsets(part, 30) == all_of_it.get_watermark_offsets(part, 30)
+                    ),
+                    f"no transaction is open in partition {partition}",
+                )
+
+    @contextlib.contextmanager
+    def _consumer(self, isolation: str) -> Iterator[Consumer]:
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self.bootstrap,
+                "group.id": "none",
+                "isolation.level": isolation,
+                "enable.partition.eof": True,
+            }
+        )
+        try:
+            yield consumer
+        finally:
+            consumer.close()
+
     def ids(self) -> list[int]:
+        self.settled()
         return sorted(json.loads(message.value() or b"")["id"] for message in self.messages())
 
 
