@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream_broker.transactions.id_pattern import IdPattern, PatternError
+from millstream_broker.transactions.id_pattern import MOST_GROUPS, IdPattern, PatternError
 
 ATOMS = st.sampled_from(
     ["a", "b", ".", "[ab]", "[^a]", r"\d", r"\W", "(a|b)", "(?:ab|c)", "[a-c1-3]", "(a*|b)", r"\.", "-"]
@@ -49,3 +49,17 @@ def test_pattern_that_takes_forever_elsewhere_is_matched() -> None:
     found = IdPattern("(a*)*(a|a)*(.*a.*){3}b")
     assert not found.matches("a" * 32_767)
     assert found.matches("a" * 32_766 + "b")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text"),
+    [
+        ("a{2,}", "aaaa"),
+        ("[a-a]", "a"),
+        ("[a-]", "-"),
+        ("(" * MOST_GROUPS + "a" + ")" * MOST_GROUPS, "a"),
+    ],
+    ids=["open end", "range of one", "hyphen at the end", "as deep as is allowed"],
+)
+def test_pattern_at_a_limit_matches(pattern: str, text: str) -> None:
+    assert IdPattern(pattern).matches(text)
