@@ -46,7 +46,7 @@ pytestmark = [
     pytest.mark.soak,
     pytest.mark.once,
     pytest.mark.timeout(900),
-    pytest.mark.skipif(is_before(4), reason="Kafka 3.9 has older versions of transactions"),
+    pytest.mark.skipif(is_before(4, 3), reason="the stories are those of Kafka 4.3"),
 ]
 
 CONFIG = {
