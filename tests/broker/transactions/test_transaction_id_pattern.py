@@ -38,7 +38,13 @@ def test_pattern_that_is_not_valid_is_refused(pattern: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "pattern", ["(" * 1000 + ")" * 1000, "(((a{99}){99}){99}){99}"], ids=["deep", "large"]
+    "pattern",
+    [
+        "(" * 1000 + ")" * 1000,
+        "(a)" * 5 + "(" * (MOST_GROUPS + 1) + "a" + ")" * (MOST_GROUPS + 1),
+        "(((a{99}){99}){99}){99}",
+    ],
+    ids=["deep", "deep after others", "large"],
 )
 def test_pattern_that_is_too_large_is_refused(pattern: str) -> None:
     with pytest.raises(PatternError):
@@ -58,8 +64,31 @@ def test_pattern_that_takes_forever_elsewhere_is_matched() -> None:
         ("[a-a]", "a"),
         ("[a-]", "-"),
         ("(" * MOST_GROUPS + "a" + ")" * MOST_GROUPS, "a"),
+        ("(a)" * (MOST_GROUPS + 1), "a" * (MOST_GROUPS + 1)),
+        ("a{1000}", "a" * 1000),
+        ("a{0,1000}", "a" * 1000),
+        ("a{x}", "a{x}"),
+        ("a{1,x}", "a{1,x}"),
+        ("[a-]b", "-b"),
+        ("[^a]", "^"),
+        ("[\\d]", "5"),
+        ("[\\da]", "a"),
     ],
-    ids=["open end", "range of one", "hyphen at the end", "as deep as is allowed"],
+    ids=[
+        "open end",
+        "range of one",
+        "hyphen at the end",
+        "as deep as is allowed",
+        "many groups",
+        "as often as is allowed",
+        "at most as often",
+        "braces without a number",
+        "braces without a second number",
+        "hyphen before the end",
+        "all but one",
+        "class in a set",
+        "class and character",
+    ],
 )
 def test_pattern_at_a_limit_matches(pattern: str, text: str) -> None:
     assert IdPattern(pattern).matches(text)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-MOST_STATES = 2000
+MOST_STATES = 2500
 MOST_REPEATS = 1000
 MOST_GROUPS = 50
 MOST_CACHED = 2000
