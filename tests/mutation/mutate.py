@@ -89,6 +89,7 @@ AREAS = {
             "transaction_markers",
             "transaction_records",
             "transaction_stateful",
+            "transaction_verifier",
         ),
     ),
     "coordinator": Area(

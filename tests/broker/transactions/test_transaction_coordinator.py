@@ -6,10 +6,22 @@ from dataclasses import replace
 
 import pytest
 
+from millstream_broker.transactions.checks import state_named
 from millstream_broker.transactions.messages import ProducerResult, TransactionConfig
-from millstream_broker.transactions.shard import SWEPT
-from millstream_broker.transactions.transaction import LAST_EPOCH, MAX_EPOCH
-from millstream_harness.transaction_machine import FIRST_PRODUCER_ID, TIMEOUT_MS, Producer, TransactionMachine
+from millstream_broker.transactions.shard import RETRY_MS, SWEPT
+from millstream_broker.transactions.transaction import (
+    LAST_EPOCH,
+    MAX_EPOCH,
+    TransactionMetadata,
+    TransactionState,
+)
+from millstream_harness.transaction_machine import (
+    FIRST_PRODUCER_ID,
+    START,
+    TIMEOUT_MS,
+    Producer,
+    TransactionMachine,
+)
 from millstream_kafka.protocol.errors import ErrorCode
 
 A, B = ("a", 0), ("b", 1)
@@ -61,6 +73,19 @@ def test_a_timeout_out_of_range_is_refused(timeout_ms: int) -> None:
     assert not machine.log
 
 
+def test_the_shortest_and_the_longest_timeout_are_accepted() -> None:
+    machine = TransactionMachine()
+    assert machine.init(timeout_ms=1).error is NONE
+    assert machine.init(timeout_ms=900_000).error is NONE
+
+
+def test_a_fenced_producer_uses_up_no_producer_id() -> None:
+    machine = TransactionMachine()
+    ongoing(machine)
+    assert machine.init().error is CONCURRENT
+    assert machine.init("other").producer_id == FIRST_PRODUCER_ID + 1
+
+
 def test_an_empty_transactional_id_is_refused() -> None:
     machine = TransactionMachine()
     assert machine.init("").error is ErrorCode.INVALID_REQUEST
@@ -88,6 +113,22 @@ def test_an_id_without_more_epochs_is_replaced() -> None:
     producer = exhausted(machine)
     assert machine.init() == ProducerResult(NONE, FIRST_PRODUCER_ID + 1, 0)
     assert machine.init(expected=producer).error is FENCED
+
+
+def test_an_id_without_more_epochs_is_replaced_when_it_is_fenced() -> None:
+    machine = TransactionMachine()
+    producer = exhausted(machine)
+    assert machine.add(producer, A) is NONE
+    assert machine.init().error is CONCURRENT
+    assert machine.init() == ProducerResult(NONE, FIRST_PRODUCER_ID + 1, 1)
+
+
+def test_only_the_last_epoch_of_the_id_before_is_a_retry() -> None:
+    machine = TransactionMachine()
+    producer_id, last = exhausted(machine)
+    assert machine.init(expected=(producer_id, last)).producer_id == FIRST_PRODUCER_ID + 1
+    assert machine.init(expected=(producer_id, last - 1)).error is FENCED
+    assert machine.init(expected=(producer_id + 77, last)).error is FENCED
 
 
 def test_a_retry_after_the_id_was_replaced_gets_the_same_one() -> None:
@@ -150,6 +191,31 @@ def test_each_end_raises_the_epoch_and_markers_carry_it() -> None:
     assert machine.end(producer, commits=False).error is INVALID_STATE
 
 
+def test_only_a_retry_is_asked_to_wait_for_the_markers() -> None:
+    machine = TransactionMachine()
+    producer_id, epoch = ongoing(machine)
+    machine.marks = False
+    assert machine.end((producer_id, epoch), commits=True).error is NONE
+    assert machine.end((producer_id, epoch + 1), commits=True) == ProducerResult(FENCED)
+    assert machine.end((producer_id, epoch), commits=True) == ProducerResult(CONCURRENT)
+
+
+def test_the_first_end_in_version_2_waits_for_one_in_an_older_version() -> None:
+    machine = TransactionMachine()
+    producer_id, epoch = ongoing(machine, version=0)
+    machine.marks = False
+    assert machine.end((producer_id, epoch), commits=True, raises_epoch=False).error is NONE
+    assert machine.end((producer_id, epoch), commits=True).error is CONCURRENT
+    assert machine.end((producer_id, epoch + 5), commits=True).error is FENCED
+
+
+@pytest.mark.parametrize("raises_epoch", [True, False])
+def test_an_end_uses_up_no_producer_id(raises_epoch: bool) -> None:
+    machine = TransactionMachine()
+    assert machine.end(ongoing(machine), commits=True, raises_epoch=raises_epoch).error is NONE
+    assert machine.init("other").producer_id == FIRST_PRODUCER_ID + 1
+
+
 def test_in_older_versions_the_epoch_stays() -> None:
     machine = TransactionMachine()
     producer = ongoing(machine, version=0)
@@ -157,6 +223,68 @@ def test_in_older_versions_the_epoch_stays() -> None:
         assert machine.end(producer, commits=False, raises_epoch=False) == ProducerResult(NONE, *producer)
     assert machine.state() == "CompleteAbort"
     assert machine.end(producer, commits=True, raises_epoch=False).error is INVALID_STATE
+
+
+def test_in_older_versions_a_retry_waits_for_the_markers() -> None:
+    machine = TransactionMachine()
+    producer = ongoing(machine, version=0)
+    machine.marks = False
+    for error in (NONE, CONCURRENT):
+        assert machine.end(producer, commits=True, raises_epoch=False).error is error
+    metadata = machine.shard.describe("t").metadata
+    assert metadata is not None
+    assert metadata.client_version == 0
+    machine.mark()
+    assert machine.end(producer, commits=True, raises_epoch=False) == ProducerResult(NONE, *producer)
+
+
+def test_the_end_keeps_the_time_of_the_beginning() -> None:
+    machine = TransactionMachine()
+    producer = ongoing(machine)
+    machine.marks = False
+    machine.advance(100)
+    assert machine.end(producer, commits=True).error is NONE
+    metadata = machine.shard.describe("t").metadata
+    assert metadata is not None
+    assert (metadata.start_timestamp, metadata.update_timestamp) == (START, START + 100)
+
+
+def test_an_empty_transaction_begins_as_it_ends() -> None:
+    machine = TransactionMachine()
+    producer = machine.started()
+    machine.advance(100)
+    assert machine.end(producer, commits=False).error is NONE
+    metadata = machine.shard.describe("t").metadata
+    assert metadata is not None
+    assert metadata.start_timestamp == START + 100
+
+
+def test_more_partitions_leave_the_time_of_the_beginning() -> None:
+    machine = TransactionMachine()
+    producer = ongoing(machine)
+    machine.advance(100)
+    assert machine.add(producer, B) is NONE
+    metadata = machine.shard.describe("t").metadata
+    assert metadata is not None
+    assert metadata.start_timestamp == START
+
+
+def test_an_earlier_producer_ends_no_empty_transaction() -> None:
+    machine = TransactionMachine()
+    first = machine.started()
+    machine.started()
+    for commits in (True, False):
+        assert machine.end(first, commits=commits).error is FENCED
+
+
+def test_an_epoch_before_the_last_one_ends_nothing() -> None:
+    machine = TransactionMachine()
+    first = ongoing(machine)
+    second = machine.end(first, commits=True)
+    assert machine.add((second.producer_id, second.producer_epoch), A) is NONE
+    assert machine.end((second.producer_id, second.producer_epoch), commits=True).error is NONE
+    for commits in (True, False):
+        assert machine.end(first, commits=commits).error is FENCED
 
 
 def test_an_empty_transaction_is_aborted_in_version_2_only() -> None:
@@ -218,6 +346,12 @@ def test_after_a_timeout_an_abort_in_version_2_gets_the_raised_epoch() -> None:
     assert machine.end(producer, commits=False) == ProducerResult(NONE, producer[0], producer[1] + 1)
 
 
+def test_after_a_timeout_the_producer_goes_on_with_the_raised_epoch() -> None:
+    machine = TransactionMachine()
+    producer = timed_out(machine)
+    assert machine.init(expected=producer) == ProducerResult(NONE, producer[0], producer[1] + 1)
+
+
 def test_after_a_timeout_the_other_requests_are_fenced() -> None:
     machine = TransactionMachine()
     producer = timed_out(machine)
@@ -246,12 +380,20 @@ def test_a_timeout_raises_the_epoch_in_older_versions_as_well(server_version: in
 # --- expiry
 
 
+def test_an_id_expires_after_its_time_unless_a_transaction_is_open() -> None:
+    idle = TransactionMetadata(1, 0, update_timestamp=1000)
+    assert [idle.is_expired(now, 500) for now in (1499, 1500)] == [False, True]
+    assert not replace(idle, state=TransactionState.ONGOING).is_expired(5000, 500)
+
+
 def test_an_idle_transactional_id_expires_with_a_tombstone() -> None:
     machine = TransactionMachine(
         TransactionConfig(transactional_id_expiration_ms=1000, transaction_state_log_num_partitions=1)
     )
     ongoing(machine)
     machine.started("idle")
+    machine.advance(CLEANUP_MS + 1)
+    assert machine.state("idle") == "Empty"  # the check is made once an hour
     machine.advance(3_600_001)
     assert machine.state("idle") == ""
     assert None in [value for _, value in machine.log]
@@ -348,9 +490,10 @@ def test_a_completion_that_fails_is_written_again() -> None:
     machine.holds = True
     machine.mark()
     machine.store(ErrorCode.NOT_ENOUGH_REPLICAS)
-    assert machine.state() == "PrepareCommit"
     machine.holds = False
-    machine.advance(1000)
+    machine.advance(RETRY_MS - 1)
+    assert machine.state() == "PrepareCommit"
+    machine.advance(1)
     assert machine.state() == "CompleteCommit"
 
 
@@ -372,15 +515,19 @@ def test_a_coordinator_goes_on_with_markers_that_it_loads(commits: bool) -> None
 def test_a_coordinator_that_is_elected_again_sends_its_markers_in_the_new_epoch() -> None:
     machine = TransactionMachine()
     producer = ongoing(machine)
+    assert machine.add(producer, B) is NONE
     machine.marks = False
     assert machine.end(producer, commits=True).error is NONE
+    machine.mark([B])
     (before,) = machine.markers.waiting
-    machine.shard.set_epoch(0, before.coordinator_epoch)
+    machine.shard.set_epoch(0, before.coordinator_epoch)  # nothing has changed: B is not marked again
     assert machine.markers.waiting == [before]
     machine.shard.set_epoch(0, before.coordinator_epoch + 2)  # another one had the epoch between them
     (markers,) = machine.markers.waiting
-    assert markers == replace(before, coordinator_epoch=before.coordinator_epoch + 2)
-    machine.shard.markers_written(before, before.partitions)
+    again = replace(before, coordinator_epoch=before.coordinator_epoch + 2, partitions=frozenset({A, B}))
+    assert markers == again
+    machine.shard.markers_written(before, {A, B})
+    machine.advance(0)
     assert machine.state() == "PrepareCommit"
     machine.mark()
     assert machine.state() == "CompleteCommit"
@@ -402,6 +549,21 @@ def test_markers_of_an_earlier_leadership_complete_nothing() -> None:
     (stale,) = machine.markers.waiting
     machine.start()
     machine.shard.markers_written(stale, stale.partitions)
+    machine.advance(0)
+    assert machine.state() == "PrepareCommit"
+
+
+def test_markers_of_an_earlier_transaction_complete_nothing() -> None:
+    machine = TransactionMachine()
+    producer = ongoing(machine)
+    machine.marks = False
+    second = machine.end(producer, commits=True)
+    stale = machine.mark()
+    assert machine.add((second.producer_id, second.producer_epoch), A) is NONE
+    assert machine.end((second.producer_id, second.producer_epoch), commits=True).error is NONE
+    machine.shard.markers_written(stale, {A})
+    machine.shard.markers_written(replace(stale, transactional_id="unknown"), {A})
+    machine.advance(0)
     assert machine.state() == "PrepareCommit"
 
 
@@ -428,6 +590,11 @@ def test_a_coordinator_that_loads_asks_to_retry() -> None:
     assert machine.init().error is loading
     assert machine.end((1, 1), commits=True).error is loading
     assert machine.verify((1, 1), A) == {A: loading}
+
+
+def test_states_have_names() -> None:
+    assert [state_named(state.label) for state in TransactionState] == list(TransactionState)
+    assert state_named("Committed") is None
 
 
 def test_partitions_without_a_marker_are_described() -> None:

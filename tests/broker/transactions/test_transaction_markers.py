@@ -137,6 +137,35 @@ async def test_markers_follow_a_partition_to_its_new_leader() -> None:
 
 
 @virtual_time
+async def test_partition_that_refuses_delays_no_other() -> None:
+    around = Surroundings(topic("a", *[1] * 9), topic("b", *[1] * 9))
+    around.errors[1, "a", 0] = ErrorCode.NOT_LEADER_OR_FOLLOWER
+    around.errors[1, "b", 0] = ErrorCode.TRANSACTION_COORDINATOR_FENCED
+    around.send(*[(name, index) for name in "ab" for index in range(9)])
+    await around.wait(0.5)
+    assert sorted(around.written) == [(name, index) for name in "ab" for index in range(1, 9)]
+
+
+@virtual_time
+async def test_partition_that_is_absent_is_waited_for() -> None:
+    around = Surroundings()
+    around.send(A0)
+    await around.wait(ABSENT_TRIES - 0.5)
+    assert not around.written
+    await around.wait(1)
+    assert around.written == [A0]
+
+
+@virtual_time
+async def test_nothing_is_sent_after_the_end() -> None:
+    around = Surroundings(topic("a", 1))
+    await around.sender.close()
+    around.send(A0)
+    await around.wait()
+    assert not around.received
+
+
+@virtual_time
 async def test_markers_wait_for_a_leader_and_for_a_broker_that_is_down() -> None:
     around = Surroundings(topic("a", NO_LEADER), topic("b", 2))
     around.down.add(2)

@@ -94,6 +94,13 @@ def test_any_state_is_read_as_written(metadata: TransactionMetadata, transaction
     assert read(transaction_record(transactional_id, metadata)).transactions == {transactional_id: metadata}
 
 
+@pytest.mark.parametrize(("server_version", "version"), [(0, 0), (1, 1), (2, 1)])
+def test_values_have_tagged_fields_since_version_1_of_transactions(server_version: int, version: int) -> None:
+    _, value = transaction_record("id", ONGOING, server_version)
+    assert value is not None
+    assert int.from_bytes(value[:2]) == version
+
+
 @pytest.mark.parametrize(
     ("damaged", "why"),
     [
