@@ -20,12 +20,16 @@ from typing import Any, Final
 from ..certificates.issuing import Issued, pem_of, read_issued
 from ..models import API_VERSION, User
 from ..models.conditions import rfc3339
+from .certificates import CA
 from .owned import CLUSTER_LABEL, MANAGED_BY, opaque_secret, values_of
 
 Manifest = dict[str, Any]
 ROTATED_FOR: Final = "millstream.dev/rotated-for"
 PREVIOUS_UNTIL: Final = "millstream.dev/previous-password-until"
 PREVIOUS: Final = "previous-password"
+CERTIFICATE: Final = "user.crt"
+KEY: Final = "user.key"
+KEY_AND_CERTIFICATE: Final = "user.pem"
 MECHANISM: Final = "SCRAM-SHA-512"
 LOGIN_MODULE: Final = "org.apache.kafka.common.security.scram.ScramLoginModule"
 MAX_PASSWORD: Final = 1024
@@ -100,10 +104,10 @@ def former_of(live: Mapping[str, Any]) -> Former | None:
 def certificate_secret(user: User, issued: Issued, trusted: bytes, rotated_for: str) -> Manifest:
     """The Secret with a certificate; ``trusted``: the authorities of the Cluster."""
     values = {
-        "user.crt": pem_of(issued.chain),
-        "user.key": issued.key,
-        "user.pem": issued.pem(),
-        "ca.crt": trusted,
+        CERTIFICATE: pem_of(issued.chain),
+        KEY: issued.key,
+        KEY_AND_CERTIFICATE: issued.pem(),
+        CA: trusted,
     }
     return opaque_secret(reference(user), values, {ROTATED_FOR: rotated_for})
 
@@ -112,7 +116,7 @@ def certificate_of(live: Mapping[str, Any] | None) -> Issued | None:
     """The certificate in a Secret; None without a valid pair of key and certificate."""
     values = values_of(live)
     try:
-        return read_issued(values["user.key"], values["user.crt"])
+        return read_issued(values[KEY], values[CERTIFICATE])
     except (KeyError, ValueError):
         return None
 

@@ -12,7 +12,7 @@ A pod mounts the Secret at FOLDER, as the files name each other. The Secret belo
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 from ..models import Cluster, ListenerStatus, User
 from . import client_files
@@ -20,11 +20,9 @@ from .certificates import CA
 from .client_files import ClientLogin, ClientTls
 from .owned import opaque_secret, secret_of
 from .pod_access import FOLDER
-from .user import reference
+from .user import CERTIFICATE, KEY_AND_CERTIFICATE, reference
 
 Manifest = dict[str, Any]
-CERTIFICATE: Final = "user.crt"
-KEY_AND_CERTIFICATE: Final = "user.pem"
 
 
 def addresses_of(cluster: Cluster) -> dict[str, ListenerStatus]:

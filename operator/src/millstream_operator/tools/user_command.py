@@ -196,17 +196,19 @@ def _tls(
     user: User, secret: dict[str, Any], trusted: str, authority: str | None, files: Path | None, form: str
 ) -> ClientTls | None:
     from ..local.secrets import replace_file
+    from ..resources.certificates import CA
     from ..resources.client_files import ClientTls
     from ..resources.owned import values_of
+    from ..resources.user import CERTIFICATE, KEY
 
     if not (trusted or authority or user.has_certificate):
         return None
     values = values_of(secret) if user.has_certificate else {}
-    if user.has_certificate and not {"user.crt", "user.key"} <= values.keys():
+    if user.has_certificate and not {CERTIFICATE, KEY} <= values.keys():
         raise ValueError(
             f"Secret {user.name} has no user.crt and user.key: delete it, and a certificate is issued again"
         )
-    certificate, key = (values.get(name, b"").decode() for name in ("user.crt", "user.key"))
+    certificate, key = (values.get(name, b"").decode() for name in (CERTIFICATE, KEY))
     if files is None and authority is not None and not certificate:
         return ClientTls(authority, are_files=True)
     if files is None and form == "librdkafka":
@@ -217,10 +219,10 @@ def _tls(
     files.mkdir(mode=0o700, parents=True, exist_ok=True)
     folder = files.absolute()
     if authority is None:
-        replace_file(folder / "ca.crt", trusted.encode())
-        authority = str(folder / "ca.crt")
+        replace_file(folder / CA, trusted.encode())
+        authority = str(folder / CA)
     if not certificate:
         return ClientTls(authority, are_files=True)
-    replace_file(folder / "user.crt", certificate.encode())
-    replace_file(folder / "user.key", (key + certificate).encode())  # Java reads both from here
-    return ClientTls(authority, str(folder / "user.crt"), str(folder / "user.key"), are_files=True)
+    replace_file(folder / CERTIFICATE, certificate.encode())
+    replace_file(folder / KEY, (key + certificate).encode())  # Java reads both from here
+    return ClientTls(authority, str(folder / CERTIFICATE), str(folder / KEY), are_files=True)
