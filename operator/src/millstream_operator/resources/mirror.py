@@ -24,7 +24,7 @@ from ..models.mirror import (
     Username,
 )
 from .images import Images
-from .owned import secret_of
+from .owned import is_status_current, secret_of
 from .pod_user import PASSWORD
 from .pods import resources_of, with_template
 from .volumes import CONTAINER_SECURITY, pod_security
@@ -283,12 +283,13 @@ def _access(cluster: str, has_tls: bool) -> str:
 
 def logs_in(deployment: Mapping[str, Any], cluster: str, *, has_tls: bool = False) -> bool:
     """Whether all workers log in at a Cluster, named "NAMESPACE/NAME", with TLS or without."""
-    metadata, spec, status = (deployment.get(key) or {} for key in ("metadata", "spec", "status"))
+    spec, status = deployment.get("spec") or {}, deployment.get("status") or {}
     annotations = spec["template"]["metadata"].get("annotations") or {}
     if _access(cluster, has_tls) not in annotations.get(LOGS_IN, "").split(","):
         return False
-    is_seen: bool = status.get("observedGeneration", 0) >= metadata.get("generation", 0)
-    return is_seen and bool(status.get("replicas", 0) == status.get("updatedReplicas", 0))
+    return is_status_current(deployment) and bool(
+        status.get("replicas", 0) == status.get("updatedReplicas", 0)
+    )
 
 
 def _pod(mirror: MirrorMaker, images: Images, keys: Sequence[SecretKey]) -> Manifest:

@@ -187,3 +187,9 @@ def probe(path: str, port: str = "http", **timing: int) -> Manifest:
 
 def from_field(name: str, path: str) -> Manifest:
     return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
+
+
+def is_status_current(live: Mapping[str, Any]) -> bool:
+    """Whether the status of an object is about its present spec."""
+    status, metadata = live.get("status") or {}, live.get("metadata") or {}
+    return bool(status.get("observedGeneration", 0) >= metadata.get("generation", 0))

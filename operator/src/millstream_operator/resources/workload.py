@@ -22,7 +22,7 @@ from . import client_files
 from .certificates import CA
 from .client_files import ClientLogin, ClientTls
 from .images import Images
-from .owned import opaque_secret, secret_of, values_of
+from .owned import is_status_current, opaque_secret, secret_of, values_of
 from .pod_access import FOLDER, PodAccess, with_files
 from .pod_user import PodPassword, PodUser
 from .volumes import WRITABLE_CONTAINER_SECURITY, pod_security
@@ -97,8 +97,8 @@ def consumer_login(
 
 def logs_in(deployment: Mapping[str, Any], configuration: Mapping[str, Any] | None, *, has_tls: bool) -> bool:
     """Whether all consumers log in, with TLS or without; also if there are none. ``configuration``: their Secret."""
-    metadata, spec, status = (deployment.get(key) or {} for key in ("metadata", "spec", "status"))
-    is_seen = status.get("observedGeneration", 0) >= metadata.get("generation", 0)
+    spec, status = deployment.get("spec") or {}, deployment.get("status") or {}
+    is_seen = is_status_current(deployment)
     count = status.get("replicas", 0)
     if is_seen and not count and not spec.get("replicas", 1):
         return True

@@ -48,7 +48,7 @@ from ...models.cluster import (
     SpecWithTls,
 )
 from ...models.conditions import Reason
-from ...models.keys import ClusterKey
+from ...models.keys import ClusterKey, Key
 from ...models.load_run import in_flight
 from ...models.problem import Problem, shown
 from ...resources import load_run_file, workload
@@ -67,6 +67,7 @@ from ..common.reference import cluster_key
 from .stateful_pods import annotations_of, is_of, template_annotations
 
 SALT_BYTES = 16
+Manifest = dict[str, Any]
 
 
 def stage(
@@ -243,38 +244,45 @@ def _behind(services: ClusterParts, cluster: Cluster, has_tls: bool) -> Iterator
 
 def _mirrors_behind(services: ClusterParts, cluster: Cluster, has_tls: bool) -> Iterator[str]:
     """MirrorMakers whose workers do not log in where the operator does, with TLS or without."""
-    mine = ClusterKey(cluster.namespace, cluster.name)
-    for key in services.store.keys(MirrorMaker.KIND):
-        raw = services.store.raw(key)
-        if raw is None or mine not in cluster_refs(key, raw.get("spec") or {}):
-            continue
-        live = services.kube.get("apps/v1", "Deployment", key.namespace, object_named(key.name))
-        if (
-            live is not None
-            and is_owned_by(live, raw["metadata"]["uid"])
-            and not logs_in(live, "/".join(mine), has_tls=has_tls)
-        ):
-            what = "log in with TLS" if has_tls else "log in"
-            yield f"workers of {key} do not {what} yet: they will, unless it is paused or has a problem"
+    mine = f"{cluster.namespace}/{cluster.name}"
+    for key, raw in _referring(services, cluster, MirrorMaker.KIND):
+        live = _deployment(services, key, raw, object_named(key.name))
+        if live is not None and not logs_in(live, mine, has_tls=has_tls):
+            yield _not_yet("workers", key, has_tls)
 
 
 def _consumers_behind(services: ClusterParts, cluster: Cluster, has_tls: bool) -> Iterator[str]:
     """ConsumerGroups with consumers of their workload that do not log in where the operator does."""
-    mine = ClusterKey(cluster.namespace, cluster.name)
-    for key in services.store.keys(ConsumerGroup.KIND):
-        raw = services.store.raw(key)
-        if raw is None or mine not in cluster_refs(key, raw.get("spec") or {}):
-            continue
+    for key, raw in _referring(services, cluster, ConsumerGroup.KIND):
         if (raw.get("spec") or {}).get("workload") is None:
             continue
-        live = services.kube.get("apps/v1", "Deployment", key.namespace, workload.object_named(key.name))
-        if live is None or not is_owned_by(live, raw["metadata"]["uid"]):
+        live = _deployment(services, key, raw, workload.object_named(key.name))
+        if live is None:
             continue
         name = workload.configuration_named(key.name)
         secret = services.kube.get("v1", "Secret", key.namespace, name) if has_tls else None
         if not workload.logs_in(live, secret, has_tls=has_tls):
-            what = "log in with TLS" if has_tls else "log in"
-            yield f"consumers of {key} do not {what} yet: they will, unless it is paused or has a problem"
+            yield _not_yet("consumers", key, has_tls)
+
+
+def _referring(services: ClusterParts, cluster: Cluster, kind: str) -> Iterator[tuple[Key, Manifest]]:
+    """The resources of a kind that refer to the Cluster, as they are stored."""
+    mine = ClusterKey(cluster.namespace, cluster.name)
+    for key in services.store.keys(kind):
+        raw = services.store.raw(key)
+        if raw is not None and mine in cluster_refs(key, raw.get("spec") or {}):
+            yield key, raw
+
+
+def _deployment(services: ClusterParts, key: Key, raw: Manifest, name: str) -> Manifest | None:
+    """The Deployment of a resource; None if there is none, or it belongs to another."""
+    live = services.kube.get("apps/v1", "Deployment", key.namespace, name)
+    return live if live is not None and is_owned_by(live, raw["metadata"]["uid"]) else None
+
+
+def _not_yet(pods: str, key: Key, has_tls: bool) -> str:
+    what = "log in with TLS" if has_tls else "log in"
+    return f"{pods} of {key} do not {what} yet: they will, unless it is paused or has a problem"
 
 
 def _loads_behind(services: ClusterParts, cluster: Cluster, has_tls: bool) -> Iterator[str]:

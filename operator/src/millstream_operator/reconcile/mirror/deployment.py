@@ -15,7 +15,7 @@ from ...models.problem import Problem
 from ...resources import mirror as resources
 from ...resources.cluster import bootstrap_of
 from ...resources.mirror import Endpoint, Mirrored
-from ...resources.owned import is_owned_by
+from ...resources.owned import is_owned_by, is_status_current
 from ...state.context import MirrorParts
 from ...validation.admission import refusal
 from ..common.objects import NotOurs, delete, ensure, find
@@ -92,7 +92,7 @@ def _reference(mirror: MirrorMaker) -> Manifest:
 
 def _workers(services: MirrorParts, mirror: MirrorMaker, deployment: Manifest) -> Workers:
     status, spec = deployment.get("status") or {}, deployment.get("spec") or {}
-    is_seen = status.get("observedGeneration", 0) >= (deployment.get("metadata") or {}).get("generation", 0)
+    is_seen = is_status_current(deployment)
     pods = _pods(services, mirror)
     # Until they are replaced, workers with the former configuration report about other topics, or to another target.
     configured = [pod for pod in pods if not spec or _config_of(pod) == _config_of(spec["template"])]
