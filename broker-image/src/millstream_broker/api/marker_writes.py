@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 from uuid import UUID
 
-from millstream_kafka.protocol.errors import ApiError, ErrorCode
+from millstream_kafka.protocol.errors import COORDINATOR_ERRORS, ApiError, ErrorCode
 from millstream_process import supervision
 
 from ..coordinator.effects import TransactionMarker
@@ -25,9 +25,6 @@ from ..topic_rules.internal_topics import OFFSETS_TOPIC
 
 ANSWER_S = 0.1
 KEPT_S = 5.0
-NOT_READY = {
-    *(ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR)
-}
 
 
 class Wanted(NamedTuple):
@@ -93,7 +90,7 @@ class MarkerWrites:
         try:
             if topic == OFFSETS_TOPIC:
                 error = await self._groups.complete_transaction(index, marker)
-                return ErrorCode.NOT_LEADER_OR_FOLLOWER if error in NOT_READY else error
+                return ErrorCode.NOT_LEADER_OR_FOLLOWER if error in COORDINATOR_ERRORS else error
             await append_marker(
                 self._replicas.partition(topic, index),
                 marker.producer_id,

@@ -36,7 +36,7 @@ from millstream_kafka.protocol.describe_transactions import (
     DescribedTransactionState,
     DescribeTransactionsRequest,
 )
-from millstream_kafka.protocol.errors import ErrorCode
+from millstream_kafka.protocol.errors import COORDINATOR_ERRORS, ErrorCode
 from millstream_kafka.protocol.find_coordinator import FindCoordinatorRequest
 from millstream_kafka.protocol.list_transactions import ListTransactionsRequest, TransactionState
 from millstream_kafka.protocol.schema import Struct
@@ -59,11 +59,6 @@ STATES: Final = (
 )
 OF_TRANSACTION: Final = 1
 """The key type of a transactional id in FindCoordinator."""
-PASSING: Final = (
-    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-    ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_COORDINATOR,
-)
 TRIES_S: Final = 0.5
 PATIENCE_S: Final = 10.0
 T = TypeVar("T")
@@ -161,7 +156,7 @@ def describe_transaction(cluster: Cluster, transactional_id: str) -> Transaction
 
 
 async def _details(brokers: Brokers, transactional_id: str) -> TransactionDetails:
-    code, details = await _patiently(partial(_described, brokers, transactional_id), PASSING)
+    code, details = await _patiently(partial(_described, brokers, transactional_id), COORDINATOR_ERRORS)
     if code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
         raise Failed(
             f'there is no transactional id "{transactional_id}"',

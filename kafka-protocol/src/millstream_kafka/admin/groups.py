@@ -8,13 +8,13 @@ coordinator cannot answer for a group.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any, Final
+from typing import Any
 
 from ..client.cluster import ClusterClient
 from ..protocol import delete_groups, describe_groups, offset_commit, offset_delete, offset_fetch
 from ..protocol.delete_groups import DeleteGroupsRequest
 from ..protocol.describe_groups import DescribedGroup, DescribeGroupsRequest
-from ..protocol.errors import ApiError, ErrorCode
+from ..protocol.errors import COORDINATOR_ERRORS, ApiError, ErrorCode
 from ..protocol.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -38,10 +38,6 @@ from .records import ConsumerGroupDescription, MemberDescription, OffsetAndMetad
 
 MANY_GROUPS_SINCE = 8
 """The first version of OffsetFetch for several groups."""
-COORDINATOR_ERRORS: Final = frozenset(
-    {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR}
-)
-"""Errors after which another broker may be the coordinator: nothing was changed."""
 Asked = Mapping[str, Collection[TopicPartition] | None]
 """Partitions of groups; None: all."""
 

@@ -7,6 +7,7 @@ Numbers, names and the retriable flag are Kafka's (https://kafka.apache.org/prot
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Final
 
 
 class ErrorCode(IntEnum):
@@ -169,6 +170,12 @@ class ErrorCode(IntEnum):
 
 MAX_MESSAGE = 8000
 """Limit in characters. A client's text may occur in a message several times; the protocol allows 32,767 bytes."""
+
+
+COORDINATOR_ERRORS: Final = frozenset(
+    {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR}
+)
+"""Errors after which another broker may be the coordinator, or this one soon: nothing was changed."""
 
 
 class ApiError(Exception):
