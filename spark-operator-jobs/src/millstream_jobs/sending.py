@@ -311,10 +311,10 @@ def _problem(name: str, brokers: Brokers, topic: str, target: Target, markers: i
 
 
 def _text(task: Task, error: JobError | KafkaException) -> str:
-    told = error.args[0]
-    if not isinstance(told, KafkaError):
-        return str(told)
-    match told.code():
+    cause = error.args[0]
+    if not isinstance(cause, KafkaError):
+        return str(cause)
+    match cause.code():
         case KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
             return (
                 "the user may not use its transactional id: allow it Write on transactional ids that"
@@ -325,4 +325,4 @@ def _text(task: Task, error: JobError | KafkaException) -> str:
                 "the brokers' transaction.max.timeout.ms is too short: set it to at least"
                 f" {TRANSACTION_TIMEOUT_S * 1000}"
             )
-    return told.str()
+    return cause.str()

@@ -179,10 +179,10 @@ def test_files_of_a_certificate_name_it_and_its_key() -> None:
     publish(found, "ours")
     issued = {key: base64.b64encode(key.encode()).decode() for key in ("user.crt", "user.key", "user.pem")}
     found.kube.put({"kind": "Secret", "metadata": {"namespace": "ns", "name": "alice"}, "data": issued})
-    told = Password("", "1", "alice", is_certificate=True)
+    password = Password("", "1", "alice", is_certificate=True)
     there = decode_as(Cluster, where)
     trusted = trusted_by(found.services, there)
-    assert ensure_client(found.services, decode_as(User, one), there, told, trusted) is None
+    assert ensure_client(found.services, decode_as(User, one), there, password, trusted) is None
     files = values(found)
     assert {key: files[key] for key in ("ca.crt", "user.crt", "user.pem")} == {
         "ca.crt": "ours",
@@ -203,8 +203,8 @@ def test_files_of_a_certificate_name_it_and_its_key() -> None:
 def test_nothing_is_written_where_clients_are_no_pods() -> None:
     found = in_memory(PLAIN, user())
     here = replace(found.services, has_pods=False)
-    told = Password("word", "1", "alice")
+    password = Password("word", "1", "alice")
     assert (
-        ensure_client(here, decode_as(User, user()), decode_as(Cluster, PLAIN), told, lambda _: None) is None
+        ensure_client(here, decode_as(User, user()), decode_as(Cluster, PLAIN), password, lambda _: None) is None
     )
     assert found.kube.applied == []
