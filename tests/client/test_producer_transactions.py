@@ -27,6 +27,7 @@ CONFIG = {
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "100",
 }
 Start = Callable[..., millstream.Producer]
+Join = Callable[[str, str], millstream.MessageStream]
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +55,18 @@ def start(broker: InProcessBroker) -> Iterator[Start]:
             return found
 
         yield producer
+
+
+@pytest.fixture
+def join(broker: InProcessBroker) -> Iterator[Join]:
+    """A stream of a topic, of a new member of a group."""
+    with ExitStack() as opened:
+
+        def stream(source: str, group: str) -> millstream.MessageStream:
+            connected = millstream.connect(broker.bootstrap, group=group, commit="manual")
+            return opened.enter_context(connected).create_message_streams({source: 1})[source][0]
+
+        yield stream
 
 
 def read(broker: InProcessBroker, topic: str, *, committed: bool = True) -> list[str]:
@@ -200,69 +213,57 @@ def test_positions_pass_what_ends_a_log_and_is_no_message(
 
 
 def test_a_stream_that_loses_partitions_commits_nothing(
-    broker: InProcessBroker, topic: str, start: Start
+    broker: InProcessBroker, topic: str, start: Start, join: Join
 ) -> None:
     source, group, producer = fill(broker, 4), unique("group"), start()
-    with ExitStack() as opened:
+    stream = join(source, group)
+    batches = iter(stream.batches())
+    next(batches)
 
-        def stream_of() -> millstream.MessageStream:
-            connected = millstream.connect(broker.bootstrap, group=group, commit="manual")
-            return opened.enter_context(connected).create_message_streams({source: 1})[source][0]
-
-        stream = stream_of()
-        batches = iter(stream.batches())
-        next(batches)
-
-        def lose() -> None:
-            with producer.transaction(stream):
-                producer.send(topic, "never")
-                stream_of()
-                while len(stream.partitions) == 2:
-                    stream.seek("earliest")
-                    next(batches)
-
-        with pytest.raises(NotOwned, match="the stream has lost partitions since it began"):
-            lose()
-        assert millstream.Admin(broker.bootstrap).committed(group) == {}
+    def lose() -> None:
         with producer.transaction(stream):
-            for message in next(batches):  # those of its partition, from the start again
-                producer.send(topic, message.value)
+            producer.send(topic, "never")
+            join(source, group)
+            while len(stream.partitions) == 2:
+                stream.seek("earliest")
+                next(batches)
+
+    with pytest.raises(NotOwned, match="the stream has lost partitions since it began"):
+        lose()
+    assert millstream.Admin(broker.bootstrap).committed(group) == {}
+    with producer.transaction(stream):
+        for message in next(batches):  # those of its partition, from the start again
+            producer.send(topic, message.value)
     assert read(broker, topic) in (["0", "2"], ["1", "3"])
 
 
 def test_positions_of_an_earlier_generation_are_refused(
-    broker: InProcessBroker, topic: str, start: Start
+    broker: InProcessBroker, topic: str, start: Start, join: Join
 ) -> None:
     """A process that slept through a rebalance does not know of its losses; the brokers do."""
     source, group, producer = fill(broker, 4), unique("group"), start()
-    with ExitStack() as opened:
-
-        def stream_of() -> millstream.MessageStream:
-            connected = millstream.connect(broker.bootstrap, group=group, commit="manual")
-            return opened.enter_context(connected).create_message_streams({source: 1})[source][0]
-
-        stream = stream_of()
-        batches = iter(stream.batches())
+    stream = join(source, group)
+    batches = iter(stream.batches())
+    next(batches)
+    positions, member = stream.to_commit()
+    assert positions
+    join(source, group)
+    while len(stream.partitions) == 2:
+        stream.seek("earliest")
         next(batches)
-        positions, member = stream.to_commit()
-        assert positions
-        stream_of()
-        while len(stream.partitions) == 2:
-            stream.seek("earliest")
-            next(batches)
 
-        def wake_up() -> None:
-            with pytest.MonkeyPatch.context() as asleep:
-                asleep.setattr(stream, "to_commit", lambda: (positions, member))
-                with producer.transaction(stream):
-                    producer.send(topic, "never")
+    def wake_up() -> None:
+        with pytest.MonkeyPatch.context() as asleep:
+            asleep.setattr(stream, "to_commit", lambda: (positions, member))
+            with producer.transaction(stream):
+                producer.send(topic, "never")
 
-        with pytest.raises(NotOwned, match="the group has rebalanced"):
-            wake_up()
-        assert millstream.Admin(broker.bootstrap).committed(group) == {}
-        with producer.transaction(stream):
-            for message in next(batches):  # from the start again
-                producer.send(topic, message.value)
+    with pytest.raises(NotOwned, match="the group has rebalanced"):
+        wake_up()
+    assert millstream.Admin(broker.bootstrap).committed(group) == {}
+    with producer.transaction(stream):
+        for message in next(batches):  # from the start again
+            producer.send(topic, message.value)
     assert read(broker, topic) in (["0", "2"], ["1", "3"])
 
 

@@ -90,6 +90,7 @@ AREAS = {
             "transaction_records",
             "transaction_stateful",
             "transaction_verifier",
+            "transaction_writes",
         ),
     ),
     "coordinator": Area(

@@ -19,6 +19,7 @@ START = 1_800_000_000_000
 FIRST_PRODUCER_ID = 1000
 TIMEOUT_MS = 60_000
 Producer = tuple[int, int]
+A, B = ("a", 0), ("b", 1)
 
 
 @dataclass
@@ -178,3 +179,10 @@ class TransactionMachine:
         """The name of the state, empty for an id that is not known."""
         metadata = self.shard.describe(transactional_id).metadata
         return "" if metadata is None else metadata.state.label
+
+
+def ongoing(machine: TransactionMachine, version: int = 2) -> Producer:
+    """A producer with an open transaction, to which it has added A."""
+    producer = machine.started()
+    assert machine.add(producer, A, version=version) is ErrorCode.NONE
+    return producer

@@ -205,6 +205,7 @@ def test_nothing_is_written_where_clients_are_no_pods() -> None:
     here = replace(found.services, has_pods=False)
     password = Password("word", "1", "alice")
     assert (
-        ensure_client(here, decode_as(User, user()), decode_as(Cluster, PLAIN), password, lambda _: None) is None
+        ensure_client(here, decode_as(User, user()), decode_as(Cluster, PLAIN), password, lambda _: None)
+        is None
     )
     assert found.kube.applied == []
