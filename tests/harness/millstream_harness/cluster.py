@@ -21,6 +21,7 @@ B = TypeVar("B", bound=AnyBroker)
 SESSION_MS = 2000
 DEADLINE_S = 60.0
 """Longer than a busy machine needs: a limit for what hangs, no promise."""
+LAST_LINES = 15
 STABLE = {"zookeeper.session.timeout.ms": "120000", "replica.lag.time.max.ms": "120000"}
 """For tests that silence no broker: on a busy machine none counts as dead or behind. An ended process still does."""
 
@@ -164,6 +165,25 @@ class ClusterProcesses(AnyCluster[BrokerProcess]):
             one.kill()
         if self._owns_zookeeper:
             self.zookeeper.kill()
+
+    def await_in_sync(self, topic: str, replicas: int = 3, timeout: float = DEADLINE_S) -> None:
+        """As of any cluster; the AssertionError ends with the last lines of each broker."""
+        try:
+            super().await_in_sync(topic, replicas, timeout)
+        except AssertionError as error:
+            raise AssertionError("\n".join([str(error), *map(self._last_lines, self.brokers)])) from None
+
+    def _last_lines(self, number: int) -> str:
+        broker = self.brokers[number]
+        status = None if broker.process is None else broker.process.poll()
+        state = (
+            "was stopped"
+            if broker.process is None
+            else "runs"
+            if status is None
+            else f"ended with status {status}"
+        )
+        return "\n".join([f"broker {number} {state}:", *broker.said().splitlines()[-LAST_LINES:]])
 
 
 def until(condition: Callable[[], object], what: str, timeout: float = DEADLINE_S) -> None:
