@@ -19,6 +19,7 @@ from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.java import is_before
 from millstream_harness.kafka import KafkaProcess
 from millstream_harness.scenario import unique
+from millstream_harness.story_members import FORMER, GHOST, INSTANCE, NOBODY, OWN, Join, Leave
 from millstream_harness.transaction_story import (
     AGAIN,
     FIRST,
@@ -145,8 +146,12 @@ positions = st.one_of(
         version=st.integers(2, 5),
         group=groups,
         partition=partitions,
-        generation=st.sampled_from([-1, -1, -1, -1, 3]),
+        generation=st.sampled_from([-1, -1, -1, 1, 2, 3]),
+        member=st.sampled_from([NOBODY, NOBODY, OWN, OWN, FORMER, GHOST]),
+        instance=st.sampled_from([None, None, None, INSTANCE, GHOST]),
     ),
+    st.builds(Join, groups, *[st.booleans()] * 3),
+    st.builds(Leave, groups),
     st.builds(PlainCommit, groups, partitions),
     st.builds(Positions, groups, st.booleans()),
 )

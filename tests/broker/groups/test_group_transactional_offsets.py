@@ -101,6 +101,49 @@ def test_a_member_of_another_generation_is_fenced() -> None:
     assert machine.commit_in_transaction(5, 7, group="new", member="m", generation=1).result == refused
 
 
+@pytest.mark.parametrize("group", ["missing", "empty", "left"])
+def test_a_group_without_members_takes_positions_without_a_generation(group: str) -> None:
+    machine = Machine()
+    member = "former"
+    if group == "empty":
+        machine.commit(3)
+    elif group == "left":
+        member = machine.join().joined.member_id
+        machine.leave(member)
+    for names in ({}, {"member": member}, {"instance": "i"}, {"member": member, "instance": "i"}):
+        assert machine.commit_in_transaction(5, 7, **names).result == OK  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("generation", [0, 1])
+def test_a_missing_group_has_no_generation(generation: int) -> None:
+    refused = {T0: ErrorCode.ILLEGAL_GENERATION}
+    assert Machine().commit_in_transaction(5, 7, generation=generation).result == refused
+
+
+def test_a_group_with_members_takes_positions_of_its_members_and_of_producers_that_name_none() -> None:
+    machine = Machine()
+    member = machine.join().joined.member_id
+    unknown, illegal = {T0: ErrorCode.UNKNOWN_MEMBER_ID}, {T0: ErrorCode.ILLEGAL_GENERATION}
+    assert machine.commit_in_transaction(5, 7).result == OK
+    assert machine.commit_in_transaction(5, 7, member="else").result == unknown
+    assert machine.commit_in_transaction(5, 7, instance="i").result == unknown
+    assert machine.commit_in_transaction(5, 7, generation=0).result == unknown
+    assert machine.commit_in_transaction(5, 7, member=member).result == illegal
+
+
+def test_a_marker_ends_the_positions_of_its_partition_only() -> None:
+    machine = Machine()
+    partition_of = machine.coordinator.state.partition_of
+    here, there = "g", next(name for name in map(str, range(100)) if partition_of(name) != partition_of("g"))
+    for group_id in (there, here, f"{there}-too"):
+        machine.commit_in_transaction(5, 7, group=group_id)
+    machine.end_transaction(5, committed=True, group_id=here)
+    assert machine.committed(group=here) == 7
+    assert machine.committed(group=there) is None
+    machine.end_transaction(5, committed=True, group_id=there)
+    assert machine.committed(group=there) == 7
+
+
 def test_a_write_that_fails_commits_nothing() -> None:
     machine = Machine()
     machine.hold = True

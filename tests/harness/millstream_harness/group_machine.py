@@ -182,11 +182,11 @@ class Machine:
         partition: int = 0,
         member: str = "",
         generation: int = -1,
+        instance: str | None = None,
     ) -> Call:
         call = self.call(f"commit {offset} of producer {producer_id}")
-        commit = Commit(
-            group, [OffsetToCommit("t", partition, offset, topic_id=self.topic_id("t"))], member, generation
-        )
+        offsets = [OffsetToCommit("t", partition, offset, topic_id=self.topic_id("t"))]
+        commit = Commit(group, offsets, member, generation, instance)
         event = TransactionalCommit(commit, TransactionalProducer(producer_id, 0))
         self.coordinator.transactional.commit(call, event)
         self.carry_out()

@@ -37,6 +37,7 @@ from millstream_kafka.protocol.errors import ErrorCode
 from millstream_kafka.protocol.schema import Bytes
 
 from .scenario import eventually
+from .story_members import NOBODY, Join, Leave, StoryMembers
 from .wire import Wire, fetch_request
 
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
@@ -98,6 +99,8 @@ class CommitOffsets(NamedTuple):
     group: int
     partition: int
     generation: int = -1
+    member: str = NOBODY
+    instance: str | None = None
 
 
 class Produce(NamedTuple):
@@ -144,7 +147,19 @@ class TimeOuts(NamedTuple):
 
 
 Step = (
-    Init | Add | AddOffsets | CommitOffsets | Produce | End | Mark | PlainCommit | Positions | Look | TimeOuts
+    Init
+    | Add
+    | AddOffsets
+    | CommitOffsets
+    | Produce
+    | End
+    | Mark
+    | PlainCommit
+    | Positions
+    | Join
+    | Leave
+    | Look
+    | TimeOuts
 )
 
 
@@ -156,6 +171,7 @@ class TransactionStory:
         self.topic = name
         self.ids = [f"{name}-{each}" for each in range(ids)]
         self.groups = [f"{name}-group-{each}" for each in range(groups)]
+        self._members = StoryMembers(wire, self.groups)
         self.partitions = range(partitions)
         self.lines: list[str] = []
         self._known: list[list[Producer]] = [[] for _ in self.ids]
@@ -317,10 +333,19 @@ class TransactionStory:
             self.groups[step.group],
             *self._producer(step.bearer),
             generation_id=step.generation if step.version >= 3 else -1,
+            member_id=self._members.named(step.group, step.member) if step.version >= 3 else "",
+            group_instance_id=step.instance if step.version >= 3 else None,
             topics=[txn_offset_commit.TxnOffsetCommitRequestTopic(self.topic, [offset])],
         )
         (topic,) = self.wire.call(txn_offset_commit.API, step.version, request).topics
         self._say(step, *(error(each.error_code) for each in topic.partitions))
+
+    def _join(self, step: Join) -> None:
+        first, generation, *synced = self._members.join(step)
+        self._say(step, error(first), generation, *map(error, synced))
+
+    def _leave(self, step: Leave) -> None:
+        self._say(step, *map(error, self._members.leave(step)))
 
     def _produce(self, step: Produce) -> None:
         producer_id, epoch = self._producer(step.bearer)
@@ -344,7 +369,7 @@ class TransactionStory:
         answer = self.wire.call(produce.API, step.version, request).responses[0].partition_responses[0]
         if not answer.error_code:
             self._sent[place] = sequence, count
-        self._say(step, error(answer.error_code), answer.base_offset, answer.log_append_time_ms)
+        self._say(step, error(answer.error_code), answer.base_offset, when(answer.log_append_time_ms))
 
     def _end(self, step: End) -> None:
         request = end_txn.EndTxnRequest(self.ids[step.of], *self._producer(step.bearer), step.commits)

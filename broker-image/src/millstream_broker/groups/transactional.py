@@ -11,7 +11,7 @@ from millstream_kafka.protocol.errors import ErrorCode
 from ..coordinator.effects import Caller, TransactionMarker
 from .classic import ClassicGroups
 from .errors import offset_error
-from .group import Group
+from .group import Group, GroupState
 from .messages import Commit, TransactionalCommit
 from .offsets import CommittedOffsets
 from .records import offset_record
@@ -78,12 +78,14 @@ class TransactionalOffsets:
         self._state.store(group.group_id, records, stored, late, event.producer)
 
     def _check(self, group: Group | None, commit: Commit) -> ErrorCode:
-        """A producer that names no member may commit for any group; the member that it names must be current."""
-        names_member = commit.generation >= 0 or commit.member_id or commit.instance_id is not None
-        if not names_member:
+        """A producer without a generation may commit for a group without members; the member that it names must be
+        current."""
+        if commit.generation < 0 and (group is None or group.state is GroupState.EMPTY):
             return ErrorCode.NONE
         if group is None:
-            return ErrorCode.NONE if commit.generation < 0 else ErrorCode.ILLEGAL_GENERATION
+            return ErrorCode.ILLEGAL_GENERATION
+        if commit.generation < 0 and not commit.member_id and commit.instance_id is None:
+            return ErrorCode.NONE
         if error := self._groups.check_member(group, commit.member_id, commit.instance_id):
             return error
         return ErrorCode.NONE if commit.generation == group.generation else ErrorCode.ILLEGAL_GENERATION
