@@ -166,6 +166,23 @@ async def test_an_outcome_is_told_once(leading: Leading) -> None:
     assert leading.markers(SLOW) == 2
 
 
+async def test_an_outcome_is_not_that_of_the_next_transaction(leading: Leading) -> None:
+    """The coordinator had its answer from a request beside it, or from a leader in between."""
+    partition = leading.broker.replicas.partition(*SLOW)
+    marker = Wanted(*SLOW, TransactionMarker(PRODUCER, 1, 3, True, 1))  # of a client that keeps its epoch
+    write(partition, PRODUCER, epoch=1)
+    assert await attempted(leading, marker) == [LATE]
+    leading.replicate(SLOW)
+    await turns()
+    write(partition, PRODUCER, 1, epoch=1)
+    assert await attempted(leading, marker) == [LATE]
+    assert leading.markers(SLOW) == 2
+    leading.replicate(SLOW)
+    await turns()
+    assert await at_once(leading, marker) == [NONE]
+    assert not partition.log.producers.transactions.open
+
+
 @pytest.mark.parametrize(
     "other", [wanted(epoch=2), wanted(coordinator_epoch=4)], ids=["other-epoch", "other-coordinator"]
 )

@@ -3,7 +3,8 @@
 A transaction coordinator gets its answer ANSWER_S after a request, with REQUEST_TIMED_OUT for partitions whose replicas
 have no marker yet, and asks for these again. So a slow partition delays no marker of another. When it asks again, the
 write that is under way counts, and the answer comes at once. After KEPT_S the marker is written once more, which
-changes nothing: the first write may have been lost with a change of leaders.
+changes nothing: the first write may have been lost with a change of leaders. A write that is done does not count if the
+producer has begun another transaction: an old client's next one ends with an equal marker.
 """
 
 from __future__ import annotations
@@ -59,6 +60,9 @@ class MarkerWrites:
         async for each in cooperatively(wanted):
             key = self._replicas.topic_id(each.topic), each
             write = self._late.get(key)
+            if write is not None and write.done() and self._is_open(each):
+                self._forget(key, write)
+                write = None
             if write is None:
                 new.append(write := self._begun(each))
             writes.append((key, write))
@@ -74,6 +78,14 @@ class MarkerWrites:
             self._late[key] = write
             asyncio.get_running_loop().call_later(KEPT_S, self._forget, key, write)
         return ErrorCode.REQUEST_TIMED_OUT
+
+    def _is_open(self, wanted: Wanted) -> bool:
+        """Whether the partition has an open transaction that this marker ends."""
+        try:
+            log = self._replicas.partition(wanted.topic, wanted.partition).log
+        except ApiError:  # led elsewhere
+            return False
+        return log.producers.is_open(wanted.marker.producer_id, wanted.marker.producer_epoch)
 
     def _forget(self, key: tuple[UUID, Wanted], write: Write) -> None:
         if self._late.get(key) is write:
