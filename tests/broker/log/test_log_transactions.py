@@ -397,6 +397,18 @@ def test_marker_of_an_older_coordinator_is_refused(tmp_path: Path) -> None:
     assert log.producers.by_id[1].coordinator_epoch == 6
 
 
+@pytest.mark.parametrize(
+    "config", [LogConfig(max_message_bytes=10), LogConfig(segment_bytes=10)], ids=["message", "segment"]
+)
+def test_a_lower_limit_refuses_no_marker_of_an_open_transaction(tmp_path: Path, config: LogConfig) -> None:
+    log = open_log(tmp_path)
+    begin(log)
+    log.reconfigure(config)
+    marker = build_marker(EndTransactionMarker(True, 0), producer_id=1, producer_epoch=0, timestamp=NOW)
+    log.append(marker, leader_epoch=0, now_ms=NOW, origin=MARKER)
+    assert not log.producers.transactions.open
+
+
 def test_marker_of_an_unknown_producer_ends_nothing(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     end(log, committed=False, coordinator=3, epoch=2)

@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, cast
 
+import pytest
+
 from millstream_broker.controller.reach import Caller
 from millstream_broker.coordination import BrokerRecord, ClusterState, PartitionRecord, TopicRecord
 from millstream_broker.replication.replicas import Replicas
@@ -208,6 +210,28 @@ async def test_a_higher_epoch_of_the_producer_needs_no_marker() -> None:
     around = Surroundings(topic("a", 1))
     around.errors[1, "a", 0] = ErrorCode.INVALID_PRODUCER_EPOCH
     around.send(A0)
+    await around.wait()
+    assert around.written == [A0]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+        ErrorCode.MESSAGE_TOO_LARGE,
+        ErrorCode.RECORD_LIST_TOO_LARGE,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+    ],
+    ids=lambda error: error.name,
+)
+@virtual_time
+async def test_a_partition_that_lacks_its_marker_is_asked_again(error: ErrorCode) -> None:
+    around = Surroundings(topic("a", 1))
+    around.errors[1, "a", 0] = error
+    around.send(A0)
+    await around.wait()
+    assert not around.written
+    around.errors.clear()
     await around.wait()
     assert around.written == [A0]
 

@@ -171,7 +171,7 @@ class Log(ReadableLog):
                 self.log_start_offset,
                 duplicate=True,
             )
-        if len(view) > self.config.segment_bytes:
+        if len(view) > self.config.segment_bytes and origin not in MARKERS:
             raise ApiError(
                 ErrorCode.RECORD_LIST_TOO_LARGE,
                 f"{len(view)} bytes exceed segment.bytes={self.config.segment_bytes}",

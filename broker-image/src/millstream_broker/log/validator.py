@@ -41,7 +41,7 @@ from millstream_kafka.compression import Compression
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 
 from ..topic_rules.mirrored_topics import LARGEST_EPOCH, LARGEST_OFFSET
-from .append_origin import BY_THIS_BROKER, AppendOrigin
+from .append_origin import BY_THIS_BROKER, MARKERS, AppendOrigin
 from .config import LogConfig
 
 logger = logging.getLogger(__name__)
@@ -101,7 +101,8 @@ def _admit(
     view = memoryview(batches)
     if view.readonly:
         view = memoryview(bytearray(view))
-    headers = validate(view, config.max_message_bytes, read=read, allowed=_ALLOWED.get(origin, 0))
+    largest = INT32_MAX if origin in MARKERS else config.max_message_bytes  # a transaction begun must end
+    headers = validate(view, largest, read=read, allowed=_ALLOWED.get(origin, 0))
     if config.reads_compressed and not read and any(header.compression for header in headers):
         raise HeaderRefusedError(ErrorCode.INVALID_RECORD, "compressed records that have not been read")
     stamp = config.message_timestamp_type == "LogAppendTime"
