@@ -6,7 +6,9 @@ the aborted transactions, the producers, the positions of groups and the records
 
 from __future__ import annotations
 
+import contextlib
 import difflib
+import itertools
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -20,7 +22,7 @@ from millstream_harness.java import is_before
 from millstream_harness.kafka import KafkaProcess
 from millstream_harness.scenario import unique
 from millstream_harness.story_members import FORMER, GHOST, INSTANCE, NOBODY, OWN, Join, Leave
-from millstream_harness.transaction_story import (
+from millstream_harness.story_steps import (
     AGAIN,
     FIRST,
     GAP,
@@ -37,10 +39,11 @@ from millstream_harness.transaction_story import (
     PlainCommit,
     Positions,
     Produce,
+    Raise,
     Step,
     TimeOuts,
-    TransactionStory,
 )
+from millstream_harness.transaction_story import TransactionStory
 from millstream_harness.wire import Wire
 
 pytestmark = [
@@ -206,3 +209,59 @@ def test_producers_get_the_answers_of_kafka_after_a_time_out(brokers: Brokers, f
     for of, second in enumerate(seconds):
         steps += [AFTERWARDS[first](of), second(of)]
     compare(brokers, steps, len(seconds))
+
+
+LAST_EPOCH = 32_766
+"""No producer gets a higher one: then the transactional id goes on with another producer id."""
+RAISED = Raise(0, LAST_EPOCH - 2)
+AGAIN_0 = Init(0, 5)
+WRITES = Produce(0, Bearer(0), 12, 0)
+COMMITS, COMMITS_V4 = End(0, Bearer(0), 5, commits=True), End(0, Bearer(0), 4, commits=True)
+ENDS_OF_A_PRODUCER_ID: dict[str, list[Step]] = {
+    "new producers": [AGAIN_0] * 4,
+    "the same producer": [Init(0, 5, bearer=Bearer(0))] * 3 + [Init(0, 5, bearer=Bearer(0, back=1))],
+    "commits": [WRITES, COMMITS] * 4 + [End(0, Bearer(0, back=1), 5, commits=True)],
+    "commits of older clients": [AGAIN_0, AGAIN_0, *[Add(0, Bearer(0), 3, [0]), COMMITS_V4] * 2, AGAIN_0],
+    "a commit and its retry": [
+        AGAIN_0,
+        AGAIN_0,
+        WRITES,
+        COMMITS,
+        End(0, Bearer(0, back=1), 5, commits=True),
+        End(0, Bearer(0, back=1), 5, commits=False),
+        WRITES,
+        COMMITS,
+    ],
+    "a new producer ends the transaction": [
+        AGAIN_0,
+        AGAIN_0,
+        WRITES,
+        AGAIN_0,
+        AGAIN_0,
+        AGAIN_0,
+        WRITES,
+        COMMITS,
+    ],
+    "the producer ends its transaction": [AGAIN_0, AGAIN_0, WRITES, Init(0, 5, bearer=Bearer(0)), AGAIN_0],
+}
+
+
+def test_a_producer_id_without_epochs_is_followed_by_another_as_in_kafka(brokers: Brokers) -> None:
+    """The epochs of all are raised at once: that takes 32,764 requests each."""
+    names = {kind: unique("exhausted") for kind in ENDS_OF_A_PRODUCER_ID}
+    with contextlib.ExitStack() as wires, ThreadPoolExecutor(2 * len(names)) as at_once:
+        told = {
+            kind: [
+                TransactionStory(wires.enter_context(Wire(broker.bootstrap)), name, ids=1, partitions=1)
+                for broker in brokers
+            ]
+            for kind, name in names.items()
+        }
+        list(at_once.map(lambda story: story.play([RAISED]), itertools.chain(*told.values())))
+        for kind, (ours, kafkas) in told.items():
+            for story in (ours, kafkas):
+                story.pass_over_transactions()
+                story.play([Look(), *ENDS_OF_A_PRODUCER_ID[kind], Look()])
+                story.finish()
+            differ = list(difflib.unified_diff(kafkas.lines, ours.lines, "Kafka", "ours", lineterm=""))
+            assert not differ, "\n".join([kind, *differ])

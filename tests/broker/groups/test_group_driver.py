@@ -49,7 +49,7 @@ async def test_a_commit_has_the_time_of_the_wall_clock() -> None:
     async with drivers(SharedTopic(), 1) as (driver,):
         before = int(time.time() * 1000)
         assert await driver.commit(committing(7)) == {("t", 0): NONE}
-        committed = driver.fetch_offsets("simple", None).offsets["t", 0]
+        committed = driver.fetch_offsets("simple", None, stable=False).offsets["t", 0]
         assert committed is not None
         assert before <= committed.commit_timestamp <= int(time.time() * 1000)
 
@@ -68,11 +68,11 @@ async def test_another_coordinator_goes_on_where_the_first_was() -> None:
         assert (await first.sync(Sync("g", leader.member_id, 2, {}))).error is NOT_COORDINATOR
         assert first.leave("g", [LeavingMember(leader.member_id)])[0] is NOT_COORDINATOR
         assert await first.commit(committing(8)) == {("t", 0): NOT_COORDINATOR}
-        assert first.fetch_offsets("simple", None).error is NOT_COORDINATOR
+        assert first.fetch_offsets("simple", None, stable=False).error is NOT_COORDINATOR
         assert await first.delete_group("simple") is NOT_COORDINATOR
         assert first.list_groups() == (NONE, [])
 
-        second.on_election(0)
+        second.on_election(0, 1)
         await loaded(second)
         assert second.describe("g") == before
         assert second.heartbeat("g", leader.member_id, 2, None) is NONE
@@ -80,17 +80,17 @@ async def test_another_coordinator_goes_on_where_the_first_was() -> None:
         again = await second.join(joining(instance="i"))
         assert (again.error, again.generation) == (NONE, 2)
         assert second.heartbeat("g", static.member_id, 2, "i") is ErrorCode.FENCED_INSTANCE_ID
-        committed = second.fetch_offsets("simple", None).offsets["t", 0]
+        committed = second.fetch_offsets("simple", None, stable=False).offsets["t", 0]
         assert committed is not None
         assert committed.offset == 7
         assert await second.commit(committing(9)) == {("t", 0): NONE}
 
         # And back: nothing of the first term may be left.
         second.on_resignation(0)
-        first.on_election(0)
+        first.on_election(0, 1)
         await loaded(first)
         assert first.heartbeat("g", again.member_id, 2, "i") is NONE
-        committed = first.fetch_offsets("simple", None).offsets["t", 0]
+        committed = first.fetch_offsets("simple", None, stable=False).offsets["t", 0]
         assert committed is not None
         assert committed.offset == 9
 
@@ -129,7 +129,7 @@ async def test_while_the_groups_are_loaded() -> None:
         leader, _ = await assembled(first)
         first.on_resignation(0)
         topic.readable.clear()
-        second.on_election(0)
+        second.on_election(0, 1)
         assert (await second.join(joining(leader.member_id))).error is LOADING
         assert (
             await second.sync(Sync("g", leader.member_id, 2, {}))
@@ -137,7 +137,7 @@ async def test_while_the_groups_are_loaded() -> None:
         assert second.heartbeat("g", leader.member_id, 2, None) is NONE
         assert second.leave("g", [LeavingMember(leader.member_id)])[0] is LOADING
         assert await second.commit(committing(8)) == {("t", 0): LOADING}
-        assert second.fetch_offsets("simple", None).error is LOADING
+        assert second.fetch_offsets("simple", None, stable=False).error is LOADING
         assert second.describe("g").error is LOADING
         assert await second.delete_group("g") is LOADING
         assert second.list_groups()[0] is LOADING
@@ -153,7 +153,7 @@ async def test_what_was_being_loaded_when_another_took_over_is_not_taken() -> No
         topic.reading.clear()
         topic.readable.clear()
         ended = topic.ended
-        second.on_election(0)
+        second.on_election(0, 1)
         assert await asyncio.to_thread(topic.reading.wait, PATIENCE_S), "it has read what is there now"
         second.on_resignation(0)
         assert await first.commit(committing(2)) == {("t", 0): NONE}
@@ -162,9 +162,9 @@ async def test_what_was_being_loaded_when_another_took_over_is_not_taken() -> No
         await turns()
         assert second.heartbeat("simple", "m", 1, None) is NOT_COORDINATOR
         first.on_resignation(0)
-        second.on_election(0)
+        second.on_election(0, 1)
         await loaded(second)
-        committed = second.fetch_offsets("simple", None).offsets["t", 0]
+        committed = second.fetch_offsets("simple", None, stable=False).offsets["t", 0]
         assert committed is not None
         assert committed.offset == 2
 
@@ -175,7 +175,7 @@ async def test_a_record_that_cannot_be_read_costs_no_other_group() -> None:
         assert await first.commit(committing(1)) == {("t", 0): NONE}
         topic.batches.append(build_batch([Record(group_tombstone("g")[0], b"\0\x63", 0)]))
         for times in (1, 2):
-            second.on_election(0)
+            second.on_election(0, 1)
             await loaded(second)
             assert position(second) == 1
             assert second.unreadable == times
@@ -193,9 +193,9 @@ async def test_a_load_that_fails_is_tried_again_while_the_partition_is_led(
     async with drivers(topic) as (first, second):
         assert await first.commit(committing(1)) == {("t", 0): NONE}
         topic.broken, topic.attempts = reason, 0
-        second.on_election(0)
+        second.on_election(0, 1)
         await until(lambda: topic.attempts >= 3)
-        assert second.fetch_offsets("simple", None).error is LOADING
+        assert second.fetch_offsets("simple", None, stable=False).error is LOADING
         assert second.loading == 1
         topic.broken = None
         await loaded(second)
@@ -207,11 +207,11 @@ async def test_a_partition_that_is_led_already_is_not_loaded_again() -> None:
     async with drivers(topic) as (_, second):
         topic.attempts = 0
         topic.readable.clear()
-        second.on_election(0)
-        second.on_election(0)
+        second.on_election(0, 1)
+        second.on_election(0, 1)
         topic.readable.set()
         await loaded(second)
-        second.on_election(0)
+        second.on_election(0, 1)
         assert (topic.attempts, second.loading) == (1, 0)
 
 
@@ -223,7 +223,7 @@ async def test_pauses_between_attempts_to_load_double_up_to_the_longest(
     topic = SharedTopic()
     async with drivers(topic) as (_, second):
         topic.broken = OSError(5, "Input/output error")
-        second.on_election(0)
+        second.on_election(0, 1)
         await until(lambda: len(caplog.messages) >= 4)
         second.on_resignation(0)
     assert caplog.messages[:4] == [
@@ -246,7 +246,7 @@ async def test_a_load_that_fails_by_a_defect_logs_where_it_happened(
     topic = SharedTopic()
     async with drivers(topic) as (_, second):
         topic.broken = reason
-        second.on_election(0)
+        second.on_election(0, 1)
         await until(lambda: bool(caplog.records))
         second.on_resignation(0)
     (record,) = caplog.records
@@ -260,14 +260,14 @@ async def test_a_load_that_fails_ends_with_the_leadership(monkeypatch: pytest.Mo
     topic = SharedTopic()
     async with drivers(topic) as (_, second):
         topic.broken = OSError(5, "Input/output error")
-        second.on_election(0)
+        second.on_election(0, 1)
         await until(lambda: topic.attempts >= 3)
         second.on_resignation(0)
         assert second.loading == 0
         topic.broken, attempts = None, topic.attempts
         await asyncio.sleep(0.02)
         assert topic.attempts == attempts
-        assert second.fetch_offsets("simple", None).error is NOT_COORDINATOR
+        assert second.fetch_offsets("simple", None, stable=False).error is NOT_COORDINATOR
 
 
 async def test_making_the_topic_waits_only_so_long_for_loads(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -277,7 +277,7 @@ async def test_making_the_topic_waits_only_so_long_for_loads(monkeypatch: pytest
     topic.broken = OSError(5, "Input/output error")
     config = GroupConfig(offsets_topic_num_partitions=1)
     driver = GroupDriver(config, topic, lambda name: TOPICS[name])
-    driver.on_election(0)
+    driver.on_election(0, 1)
     async with asyncio.timeout(PATIENCE_S):
         await driver.ensure_topic()
     await driver.close()
@@ -290,11 +290,11 @@ async def test_a_load_that_was_overtaken_by_another_leadership_installs_nothing(
         assert await first.commit(committing(1)) == {("t", 0): NONE}
         topic.reading.clear()
         topic.readable.clear()
-        second.on_election(0)
+        second.on_election(0, 1)
         assert await asyncio.to_thread(topic.reading.wait, PATIENCE_S), "it has read what is there now"
         second.on_resignation(0)
         assert await first.commit(committing(2)) == {("t", 0): NONE}
-        second.on_election(0)
+        second.on_election(0, 1)
         topic.readable.set()
         await loaded(second)
         assert position(second) == 2
@@ -311,12 +311,12 @@ async def test_what_waited_to_be_written_in_an_earlier_leadership_is_not_written
             await asyncio.sleep(0)
         first.on_resignation(0)
         assert [await commit for commit in commits] == [{("t", 0): NOT_COORDINATOR}] * 2
-        first.on_election(0)
+        first.on_election(0, 1)
         topic.writable.set()
         await loaded(first)
         assert await first.commit(committing(3)) == {("t", 0): NONE}
         first.on_resignation(0)
-        second.on_election(0)
+        second.on_election(0, 1)
         await loaded(second)
         written = [
             each.offset
@@ -332,11 +332,11 @@ async def test_a_topic_deleted_while_groups_are_loaded() -> None:
     async with drivers(topic) as (first, second):
         assert await first.commit(committing(1)) == {("t", 0): NONE}
         topic.readable.clear()
-        second.on_election(0)
+        second.on_election(0, 1)
         second.on_topics_deleted({"t": TOPICS["t"]})
         topic.readable.set()
         await loaded(second)
-        assert second.fetch_offsets("simple", None).offsets == {}
+        assert second.fetch_offsets("simple", None, stable=False).offsets == {}
 
 
 async def test_thousands_of_positions_in_a_deleted_topic(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -347,7 +347,7 @@ async def test_thousands_of_positions_in_a_deleted_topic(monkeypatch: pytest.Mon
         offsets = [OffsetToCommit("t", index, 1, topic_id=TOPICS["t"]) for index in range(95)]
         await driver.commit(Commit("simple", offsets))
         driver.on_topics_deleted({"t": TOPICS["t"]})
-        assert driver.fetch_offsets("simple", None).offsets == {}
+        assert driver.fetch_offsets("simple", None, stable=False).offsets == {}
         await until(lambda: driver.committed_partitions("simple") == [])
         assert driver.committed_partitions("no such group") == []
 

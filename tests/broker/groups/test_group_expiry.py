@@ -6,6 +6,7 @@ import pytest
 
 from millstream_broker.coordinator.effects import StoreRecords
 from millstream_broker.groups.group import CommittedOffset, Group, GroupState
+from millstream_broker.groups.messages import DeleteOffsetsResult
 from millstream_broker.groups.records import group_record, offset_record
 from millstream_harness.group_machine import EXPIRING, RETENTION_MS, START, Machine, subscription
 from millstream_kafka import group_mark
@@ -183,6 +184,18 @@ def test_second_commit_under_way_keeps_the_group_when_the_first_is_stored() -> N
     assert machine.committed() == machine.reloaded().committed() == 2
 
 
+def test_group_whose_first_commit_is_under_way_is_not_deleted() -> None:
+    machine = Machine(EXPIRING)
+    machine.commit(3)
+    machine.delete_offsets([("t", 0)])
+    machine.hold = True
+    machine.commit(4)
+    machine.wait(3 * RETENTION_MS)
+    assert [len(store.records) for store in machine.held if isinstance(store, StoreRecords)] == [1]
+    machine.release()
+    assert machine.committed() == 4
+
+
 def test_deleting_groups() -> None:
     machine = Machine()
     (leader,), generation = machine.stable(1)
@@ -258,6 +271,17 @@ def test_deleting_offsets_deletes_also_what_is_being_committed() -> None:
     assert commit.result == deletion.result.partitions == OK
     assert machine.committed() is None
     assert machine.reloaded().committed() is None
+
+
+def test_deleting_offsets_whose_commit_fails_deletes_nothing_else() -> None:
+    machine = Machine()
+    machine.hold = True
+    machine.commit(3)
+    deletion = machine.delete_offsets([("t", 0)])
+    machine.release(ErrorCode.NOT_ENOUGH_REPLICAS)
+    machine.release()
+    assert deletion.result == DeleteOffsetsResult(ErrorCode.NONE, {("t", 0): ErrorCode.NONE})
+    assert machine.committed() is None
 
 
 def test_deleting_offsets_that_are_not_there_writes_nothing() -> None:

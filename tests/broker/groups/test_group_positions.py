@@ -163,6 +163,16 @@ def test_a_position_that_names_no_topic_id_belongs_to_the_topic_of_that_name() -
     assert successor.reloaded().committed() is None
 
 
+def test_a_position_in_a_transaction_gets_no_topic_id_and_those_after_it_do() -> None:
+    """Its record would follow that of the transaction, and win."""
+    machine = Machine()
+    machine.commit(7, topic_id=ZERO_UUID)
+    machine.commit(8, partition=1, topic_id=ZERO_UUID)
+    machine.commit_in_transaction(5, 70)
+    (stored,) = machine.reloaded().stored_groups()
+    assert [each.topic_id for each in stored.offsets.values()] == [ZERO_UUID, machine.topics["t"]]
+
+
 def test_positions_that_name_no_topic_id_go_with_the_topic_of_that_name() -> None:
     machine = Machine(EXPIRING)
     machine.commit(7, topic_id=ZERO_UUID)

@@ -161,6 +161,14 @@ def test_later_records_replace_earlier_ones_and_tombstones_remove() -> None:
     assert (group.group_id, group.offsets, group.state) == ("g", {("t", 0): second}, GroupState.EMPTY)
 
 
+def test_positions_of_an_idempotent_producer_outside_transactions_count_at_once() -> None:
+    key, value = with_metadata("of a producer")
+    written = build_batch([Record(key, value, 0)], producer_id=5, producer_epoch=0, base_sequence=0)
+    (group,) = groups_in([written])
+    assert [each.metadata for each in group.offsets.values()] == ["of a producer"]
+    assert not group.transactional_offsets
+
+
 def test_control_batches_are_skipped() -> None:
     control = batch((b"\x00\x00\x00\x01", b"\x00\x00\x00\x00\x00\x00"), control=True)
     (group,) = groups_in([control, batch(GOOD)])

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from millstream_broker.groups.classic import LONGEST_NAME
 from millstream_broker.groups.group import GroupState
 from millstream_broker.groups.messages import LeavingMember
 from millstream_harness.group_machine import Machine
@@ -142,3 +145,32 @@ def test_leader_stays_leader_while_it_joins() -> None:
     back = machine.join(away, instance="a", protocols={"range": b"changed"}, **options)
     machine.join(leader, **options)
     assert (back.joined.generation, back.joined.leader) == (3, leader)
+
+
+def test_static_member_that_comes_back_at_once_is_stored_once() -> None:
+    machine = Machine()
+    machine.stable(1, instance="i")
+    stored = len(machine.log)
+    machine.join(instance="i")
+    assert len(machine.log) == stored + 1
+
+
+@pytest.mark.parametrize("error", [ErrorCode.NONE, ErrorCode.NOT_ENOUGH_REPLICAS])
+def test_static_member_whose_return_is_stored_while_a_rebalance_runs_is_stored_by_that(
+    error: ErrorCode,
+) -> None:
+    machine = Machine()
+    machine.stable(1, instance="i")
+    machine.hold = True
+    machine.join(instance="i")
+    machine.join(client="another")
+    held = len(machine.held)
+    machine.release(error)
+    assert len(machine.held) == held - 1
+
+
+def test_name_of_a_static_member_has_a_limit() -> None:
+    machine = Machine()
+    assert machine.join(instance="i" * LONGEST_NAME).joined.error is ErrorCode.NONE
+    refused = machine.join(group="h", instance="i" * (LONGEST_NAME + 1)).joined
+    assert refused.error is ErrorCode.INVALID_REQUEST

@@ -134,14 +134,27 @@ def test_a_group_with_members_takes_positions_of_its_members_and_of_producers_th
 def test_a_marker_ends_the_positions_of_its_partition_only() -> None:
     machine = Machine()
     partition_of = machine.coordinator.state.partition_of
-    here, there = "g", next(name for name in map(str, range(100)) if partition_of(name) != partition_of("g"))
-    for group_id in (there, here, f"{there}-too"):
+    there = [name for name in map(str, range(100)) if partition_of(name) != partition_of("g")]
+    for group_id in (*there, "g"):
         machine.commit_in_transaction(5, 7, group=group_id)
-    machine.end_transaction(5, committed=True, group_id=here)
-    assert machine.committed(group=here) == 7
-    assert machine.committed(group=there) is None
-    machine.end_transaction(5, committed=True, group_id=there)
-    assert machine.committed(group=there) == 7
+    machine.end_transaction(5, committed=True)
+    assert machine.committed() == 7
+    assert {machine.committed(group=group_id) for group_id in there} == {None}
+    for group_id in there:
+        machine.end_transaction(5, committed=True, group_id=group_id)
+    assert {machine.committed(group=group_id) for group_id in there} == {7}
+    assert not machine.coordinator.transactional._groups_of, "a producer leaves nothing behind"
+
+
+def test_a_deleted_position_leaves_those_of_transactions_elsewhere() -> None:
+    machine = Machine()
+    machine.commit(3)
+    machine.commit_in_transaction(5, 7, partition=1)
+    assert machine.delete_offsets([T0]).result.partitions == OK
+    machine.end_transaction(5, committed=True)
+    assert machine.committed() is None
+    assert machine.committed(partition=1) == 7
+    assert machine.coordinator.offsets.partitions_of("g") == [("t", 1)]
 
 
 def test_a_write_that_fails_commits_nothing() -> None:

@@ -93,7 +93,7 @@ async def drivers(topic: SharedTopic, count: int = 2) -> AsyncIterator[list[Grou
     config = GroupConfig(group_initial_rebalance_delay_ms=0, offsets_topic_num_partitions=1)
     found = [GroupDriver(config, topic, lambda name: TOPICS.get(name, ZERO_UUID)) for _ in range(count)]
     await found[0].ensure_topic()
-    found[0].on_election(0)
+    found[0].on_election(0, 1)
     await loaded(found[0])
     try:
         yield found
@@ -118,7 +118,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 def position(driver: GroupDriver) -> int | None:
-    committed = driver.fetch_offsets("simple", [("t", 0)]).offsets["t", 0]
+    committed = driver.fetch_offsets("simple", [("t", 0)], stable=False).offsets["t", 0]
     return None if committed is None else committed.offset
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 from millstream_broker.transactions.records import TransactionLogKey, TransactionLogValue
 from millstream_kafka.batch import Record, build_batch, iter_batches, read_records
@@ -37,11 +37,31 @@ from millstream_kafka.protocol.errors import ErrorCode
 from millstream_kafka.protocol.schema import Bytes
 
 from .scenario import eventually
-from .story_members import NOBODY, Join, Leave, StoryMembers
+from .story_members import Join, Leave, StoryMembers
+from .story_steps import (
+    AGAIN,
+    FIRST,
+    GAP,
+    NEXT,
+    TIMEOUT_MS,
+    Add,
+    AddOffsets,
+    Bearer,
+    CommitOffsets,
+    End,
+    Init,
+    Look,
+    Mark,
+    PlainCommit,
+    Positions,
+    Produce,
+    Raise,
+    Step,
+    TimeOuts,
+)
 from .wire import Wire, fetch_request
 
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
-TIMEOUT_MS = 60_000
 STRANGER = 1_000_000_000_000
 """A producer id that no broker has given away."""
 NO_PRODUCER = (-1, -1)
@@ -53,114 +73,9 @@ LOADING = (
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_COORDINATOR,
 )
-NEXT, AGAIN, GAP, FIRST = "next", "again", "gap", "first"
 _KEY, _VALUE = Codec(TransactionLogKey), Codec(TransactionLogValue, flexible=1)
 
 Producer = tuple[int, int]
-
-
-class Bearer(NamedTuple):
-    """The producer that got the last id and epoch of transactional id `of`, or the one `back` before it, with an epoch
-    that is `shift` higher."""
-
-    of: int
-    back: int = 0
-    shift: int = 0
-
-
-class Init(NamedTuple):
-    of: int
-    version: int
-    timeout_ms: int = TIMEOUT_MS
-    bearer: Bearer | None = None
-
-
-class Add(NamedTuple):
-    """Version 4 and later only: `verify_only`."""
-
-    of: int
-    bearer: Bearer
-    version: int
-    partitions: Sequence[int]
-    verify_only: bool = False
-
-
-class AddOffsets(NamedTuple):
-    of: int
-    bearer: Bearer
-    version: int
-    group: int
-
-
-class CommitOffsets(NamedTuple):
-    of: int
-    bearer: Bearer
-    version: int
-    group: int
-    partition: int
-    generation: int = -1
-    member: str = NOBODY
-    instance: str | None = None
-
-
-class Produce(NamedTuple):
-    of: int
-    bearer: Bearer
-    version: int
-    partition: int
-    sequence: str = NEXT
-    records: int = 1
-
-
-class End(NamedTuple):
-    of: int
-    bearer: Bearer
-    version: int
-    commits: bool
-
-
-class Mark(NamedTuple):
-    """What an administrator sends, to end a transaction in a log alone."""
-
-    bearer: Bearer
-    version: int
-    commits: bool
-    partition: int
-
-
-class PlainCommit(NamedTuple):
-    group: int
-    partition: int
-
-
-class Positions(NamedTuple):
-    group: int
-    stable: bool
-
-
-class Look(NamedTuple):
-    pass
-
-
-class TimeOuts(NamedTuple):
-    """Wait until the coordinator has aborted every transaction."""
-
-
-Step = (
-    Init
-    | Add
-    | AddOffsets
-    | CommitOffsets
-    | Produce
-    | End
-    | Mark
-    | PlainCommit
-    | Positions
-    | Join
-    | Leave
-    | Look
-    | TimeOuts
-)
 
 
 class TransactionStory:
@@ -181,6 +96,10 @@ class TransactionStory:
         self._number = 0
         self._create()
         self._starts = {topic: wire.end_offset(topic) for topic in (TRANSACTIONS, OFFSETS)}
+
+    def pass_over_transactions(self) -> None:
+        """The end leaves out what __transaction_state has so far."""
+        self._starts[TRANSACTIONS] = self.wire.end_offset(TRANSACTIONS)
 
     def _create(self) -> None:
         topic = create_topics.CreatableTopic(self.topic, len(self.partitions), 1)
@@ -286,6 +205,17 @@ class TransactionStory:
         )
         self._know(step.of, answer.producer_id, answer.producer_epoch)
         self._say(step, error(answer.error_code), self._name(answer.producer_id), answer.producer_epoch)
+
+    def _raise(self, step: Raise) -> None:
+        request = init_producer_id.InitProducerIdRequest(self.ids[step.of], TIMEOUT_MS)
+        epoch = -1
+        while epoch < step.epoch:
+            answer = self.wire.call(init_producer_id.API, 5, request)
+            if answer.error_code not in (*LOADING, ErrorCode.CONCURRENT_TRANSACTIONS):
+                assert answer.error_code == 0, answer
+                epoch = answer.producer_epoch
+        self._know(step.of, answer.producer_id, epoch)
+        self._say(step, self._name(answer.producer_id), epoch)
 
     def _add(self, step: Add) -> None:
         topics = [add_partitions_to_txn.AddPartitionsToTxnTopic(self.topic, list(step.partitions))]

@@ -49,7 +49,7 @@ class GroupDriver:
         """Set the number of partitions of __consumer_offsets."""
         self._runtime.set_partition_count(count)
 
-    def on_election(self, partition: int, leader_epoch: int = 0) -> None:
+    def on_election(self, partition: int, leader_epoch: int) -> None:
         """Load the groups of this partition of __consumer_offsets, because this broker leads it from now on."""
         self._runtime.on_election(partition)
 
@@ -126,7 +126,7 @@ class GroupDriver:
         return result
 
     def fetch_offsets(
-        self, group_id: str, partitions: Iterable[TopicPartition] | None, *, stable: bool = False
+        self, group_id: str, partitions: Iterable[TopicPartition] | None, *, stable: bool
     ) -> FetchedOffsets:
         return self._coordinator.offsets.fetch(group_id, partitions, stable=stable)
 
