@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from .kube import OF_TESTS, Namespace, run, until
+from .kube import OF_TESTS, Json, Namespace, run, until
 
 ROOT = Path(__file__).resolve().parents[3]
 VERSION = next(
@@ -63,11 +63,20 @@ def remove() -> None:
 
 
 def reconciles() -> int:
-    """Number of reconciles so far, from the operator's liveness endpoint (through the API server's proxy)."""
-    pods = SYSTEM.list("pod", "-l", "app.kubernetes.io/component=operator")
-    name = next(one["metadata"]["name"] for one in pods if one["status"].get("phase") == "Running")
-    path = f"/api/v1/namespaces/{SYSTEM.name}/pods/{name}:8080/proxy/healthz"
-    return int(json.loads(run("kubectl", "get", "--raw", path))["work"]["reconciles"])
+    """Number of reconciles so far, from the operator's liveness endpoint (through the API server's proxy).
+
+    Waits for an operator that responds: a test may have killed it.
+    """
+
+    def health() -> Json | None:
+        for pod in SYSTEM.list("pod", "-l", "app.kubernetes.io/component=operator"):
+            if pod["status"].get("phase") == "Running" and "deletionTimestamp" not in pod["metadata"]:
+                path = f"/api/v1/namespaces/{SYSTEM.name}/pods/{pod['metadata']['name']}:8080/proxy/healthz"
+                found: Json = json.loads(run("kubectl", "get", "--raw", path))
+                return found
+        return None
+
+    return int(until("an operator responds", health)["work"]["reconciles"])
 
 
 def gone(namespace: str, timeout: float = 180.0) -> None:
