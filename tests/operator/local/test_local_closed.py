@@ -123,6 +123,7 @@ def test_users_workloads_and_mirrors_log_in(sandbox: Closed, tmp_path: Path) -> 
     assert sandbox.secrets() == set()
 
 
+@pytest.mark.soak
 def test_expired_certificates_are_replaced_by_the_next_up(sandbox: Closed) -> None:
     """Those by which this command itself connects are among them."""
     sandbox.closed("west", sandbox.port)
