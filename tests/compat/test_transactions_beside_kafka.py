@@ -214,17 +214,17 @@ def test_producers_get_the_answers_of_kafka_after_a_time_out(brokers: Brokers, f
 LAST_EPOCH = 32_766
 """No producer gets a higher one: then the transactional id goes on with another producer id."""
 RAISED = Raise(0, LAST_EPOCH - 2)
-AGAIN_0 = Init(0, 5)
+STARTS, CONTINUES = Init(0, 5), Init(0, 5, bearer=Bearer(0))
 WRITES = Produce(0, Bearer(0), 12, 0)
 COMMITS, COMMITS_V4 = End(0, Bearer(0), 5, commits=True), End(0, Bearer(0), 4, commits=True)
 ENDS_OF_A_PRODUCER_ID: dict[str, list[Step]] = {
-    "new producers": [AGAIN_0] * 4,
-    "the same producer": [Init(0, 5, bearer=Bearer(0))] * 3 + [Init(0, 5, bearer=Bearer(0, back=1))],
+    "new producers": [STARTS] * 4,
+    "the same producer": [CONTINUES] * 3 + [Init(0, 5, bearer=Bearer(0, back=1))],
     "commits": [WRITES, COMMITS] * 4 + [End(0, Bearer(0, back=1), 5, commits=True)],
-    "commits of older clients": [AGAIN_0, AGAIN_0, *[Add(0, Bearer(0), 3, [0]), COMMITS_V4] * 2, AGAIN_0],
+    "commits of older clients": [STARTS, STARTS, *[Add(0, Bearer(0), 3, [0]), COMMITS_V4] * 2, STARTS],
     "a commit and its retry": [
-        AGAIN_0,
-        AGAIN_0,
+        STARTS,
+        STARTS,
         WRITES,
         COMMITS,
         End(0, Bearer(0, back=1), 5, commits=True),
@@ -233,16 +233,16 @@ ENDS_OF_A_PRODUCER_ID: dict[str, list[Step]] = {
         COMMITS,
     ],
     "a new producer ends the transaction": [
-        AGAIN_0,
-        AGAIN_0,
+        STARTS,
+        STARTS,
         WRITES,
-        AGAIN_0,
-        AGAIN_0,
-        AGAIN_0,
+        STARTS,
+        STARTS,
+        STARTS,
         WRITES,
         COMMITS,
     ],
-    "the producer ends its transaction": [AGAIN_0, AGAIN_0, WRITES, Init(0, 5, bearer=Bearer(0)), AGAIN_0],
+    "the producer ends its transaction": [STARTS, STARTS, WRITES, CONTINUES, STARTS],
 }
 
 

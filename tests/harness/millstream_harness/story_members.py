@@ -70,8 +70,9 @@ class StoryMembers:
         if joined.error_code:
             return said
         self._is_member[step.group] = True
-        if joined.member_id not in [each.member_id for each in self._members[step.group][-1:]]:
-            self._members[step.group].append(Member(joined.member_id, instance_id))
+        known = self._members[step.group]
+        if not known or known[-1].member_id != joined.member_id:
+            known.append(Member(joined.member_id, instance_id))
         if step.syncs:
             assignment = sync_group.SyncGroupRequestAssignment(joined.member_id, b"all")
             synced = self._wire.call(

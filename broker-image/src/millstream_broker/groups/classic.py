@@ -334,10 +334,8 @@ class ClassicGroups:
             self._store_assignments(group, event)
 
     def _check_sync(self, group: Group, event: Sync) -> ErrorCode:
-        if error := self.check_member(group, event.member_id, event.instance_id):
+        if error := self.check_current(group, event.member_id, event.instance_id, event.generation):
             return error
-        if event.generation != group.generation:
-            return ErrorCode.ILLEGAL_GENERATION
         if event.protocol_type not in (None, group.protocol_type) or event.protocol not in (
             None,
             group.protocol,
@@ -373,10 +371,8 @@ class ClassicGroups:
         group = self.by_id.get(group_id)
         if error or group is None:
             return error or ErrorCode.UNKNOWN_MEMBER_ID
-        if error := self.check_member(group, member_id, instance_id):
+        if error := self.check_current(group, member_id, instance_id, generation):
             return error
-        if generation != group.generation:
-            return ErrorCode.ILLEGAL_GENERATION
         self.restart_session(group, group.members[member_id])
         return ErrorCode.REBALANCE_IN_PROGRESS if group.state is _PREPARING else ErrorCode.NONE
 
@@ -455,6 +451,14 @@ class ClassicGroups:
             if holder != member_id:
                 return ErrorCode.FENCED_INSTANCE_ID
         return ErrorCode.NONE if member_id in group.members else ErrorCode.UNKNOWN_MEMBER_ID
+
+    def check_current(
+        self, group: Group, member_id: str, instance_id: str | None, generation: int
+    ) -> ErrorCode:
+        """Check the sender, and that it knows the present generation."""
+        if error := self.check_member(group, member_id, instance_id):
+            return error
+        return ErrorCode.NONE if generation == group.generation else ErrorCode.ILLEGAL_GENERATION
 
     def loaded(self, group: Group) -> None:
         """Take a group from the log; members get a full session timeout to report back."""

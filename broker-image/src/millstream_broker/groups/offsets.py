@@ -74,17 +74,20 @@ class CommittedOffsets:
         self._groups.by_id[event.group_id] = group
 
     def _check_commit(self, group: Group | None, event: Commit) -> ErrorCode:
-        if event.generation < 0 and (group is None or group.state is GroupState.EMPTY):
-            return ErrorCode.NONE  # while a group has members, only they commit
+        if self.may_come_from_anybody(group, event):
+            return ErrorCode.NONE
         if group is None:
             return event.if_missing
-        if error := self._groups.check_member(group, event.member_id, event.instance_id):
+        if error := self._groups.check_current(group, event.member_id, event.instance_id, event.generation):
             return error
-        if event.generation != group.generation:
-            return ErrorCode.ILLEGAL_GENERATION
         if group.state is GroupState.COMPLETING_REBALANCE:
             return ErrorCode.REBALANCE_IN_PROGRESS
         return ErrorCode.NONE
+
+    @staticmethod
+    def may_come_from_anybody(group: Group | None, event: Commit) -> bool:
+        """Whether no member is checked: the commit has no generation, and the group no members."""
+        return event.generation < 0 and (group is None or group.state is GroupState.EMPTY)
 
     def to_store(
         self, event: Commit

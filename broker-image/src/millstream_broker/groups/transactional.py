@@ -11,7 +11,7 @@ from millstream_kafka.protocol.errors import ErrorCode
 from ..coordinator.effects import Caller, TransactionMarker
 from .classic import ClassicGroups
 from .errors import offset_error
-from .group import Group, GroupState
+from .group import Group
 from .messages import Commit, TransactionalCommit
 from .offsets import CommittedOffsets
 from .records import offset_record
@@ -78,17 +78,14 @@ class TransactionalOffsets:
         self._state.store(group.group_id, records, stored, late, event.producer)
 
     def _check(self, group: Group | None, commit: Commit) -> ErrorCode:
-        """A producer without a generation may commit for a group without members; the member that it names must be
-        current."""
-        if commit.generation < 0 and (group is None or group.state is GroupState.EMPTY):
+        """Of a group with members, a producer must name none, or a current one."""
+        if self._offsets.may_come_from_anybody(group, commit):
             return ErrorCode.NONE
         if group is None:
             return ErrorCode.ILLEGAL_GENERATION
         if commit.generation < 0 and not commit.member_id and commit.instance_id is None:
             return ErrorCode.NONE
-        if error := self._groups.check_member(group, commit.member_id, commit.instance_id):
-            return error
-        return ErrorCode.NONE if commit.generation == group.generation else ErrorCode.ILLEGAL_GENERATION
+        return self._groups.check_current(group, commit.member_id, commit.instance_id, commit.generation)
 
     def complete(self, caller: Caller, partition: int, marker: TransactionMarker) -> None:
         """Store the end of a producer's transaction. The reply is an error code."""
