@@ -179,11 +179,11 @@ async def test_records_run_out(tmp_path: Path) -> None:
 
 async def test_a_kill_leaves_what_a_process_leaves(tmp_path: Path) -> None:
     broker = LoopBroker(tmp_path, {"log.dirs": f"{tmp_path / 'one'},{tmp_path / 'two'}"})
-    for _ in range(2):
+    for topic in ("before", "after"):
         await broker.start()
         async with ClusterClient(broker.bootstrap, "test") as client:
-            await loop_client.create(client, f"t{broker.bootstrap[-5:]}", 4, 1)
-            await loop_client.write(client, f"t{broker.bootstrap[-5:]}", ["a"])
+            await loop_client.create(client, topic, 4, 1)
+            await loop_client.write(client, topic, ["a"])
         running = broker.broker
         before = {
             path: path.read_bytes() for path in sorted(tmp_path.rglob("*.log")) if "-" in path.parent.name
