@@ -437,6 +437,27 @@ async def test_without_retries_a_refused_connection_is_tried_once(monkeypatch: p
     assert len(attempts) == 1
 
 
+async def test_fixed_brokers_stay_whatever_metadata_and_coordinators_say() -> None:
+    script = ScriptedCluster()
+    script.coordinator_errors = []
+    async with script.brokers[0].listening() as first, script.brokers[1].listening() as second:
+        fixed = {7: ("127.0.0.1", first.port), 8: ("127.0.0.1", second.port), 9: ("127.0.0.1", 1)}
+        async with ClusterClient(fixed, retry_timeout=0) as client:
+            await client.call_node(7, heartbeat.API, HEARTBEAT)
+            await client.metadata([])
+            await client.coordinator("group")
+            for _ in range(2):
+                with pytest.raises(ConnectFailed, match=r"^127\.0\.0\.1:1: "):
+                    await client.call_node(9, heartbeat.API, HEARTBEAT)
+            with pytest.raises(ConnectFailed, match="the cluster has no broker 1 at the moment"):
+                await client.call_node(1, heartbeat.API, HEARTBEAT)
+            await client.call_node(8, heartbeat.API, HEARTBEAT)
+            assert client.brokers == fixed
+    assert script.heartbeats() == [1, 1]
+    asked = [header.api_key for broker in script.brokers for header, _ in broker.seen]
+    assert asked.count(metadata.API.key) == 1  # not for the unknown broker
+
+
 async def test_it_reconnects_and_connects_once_for_many_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     attempts: list[ClusterClient] = []
     attempt = ClusterClient._open

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from millstream.administering.brokers import Brokers, run_at
+from millstream.administering.brokers import call, run_at
 from millstream.errors import Failed
 from millstream_harness.guarded_broker import Guarded, guarded_broker
 from millstream_kafka.admin.access import ScramCredential
-from millstream_kafka.client import UnsupportedApi
+from millstream_kafka.client import ClusterClient, UnsupportedApi
 from millstream_kafka.protocol import list_transactions
 from millstream_kafka.protocol.list_transactions import ListTransactionsRequest
 from millstream_kafka.scram_mechanism import ScramMechanism
@@ -40,9 +40,9 @@ def listed(address: str, config: dict[str, Any], *, since: int = 0, broker: int 
     """The error of a ListTransactions request."""
     host, _, port = address.rpartition(":")
 
-    async def work(brokers: Brokers) -> int:
+    async def work(client: ClusterClient) -> int:
         request = ListTransactionsRequest()
-        return (await brokers.call(broker, list_transactions.API, request, since=since)).error_code
+        return (await call(client, broker, list_transactions.API, request, since=since)).error_code
 
     return run_at({1: (host, int(port))}, config, work)
 

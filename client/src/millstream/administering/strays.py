@@ -11,10 +11,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from millstream.administering.brokers import Brokers, run, run_at
+from millstream.administering.brokers import call, run, run_at
 from millstream.connection import REQUEST_TIMEOUT_S, Cluster
 from millstream.errors import Failed
-from millstream_kafka.client import UnsupportedApi
+from millstream_kafka.client import ClusterClient, UnsupportedApi
 from millstream_kafka.kafka_uuid import uuid_text
 from millstream_kafka.protocol import describe_log_dirs, describe_strays
 from millstream_kafka.protocol import remove_strays as removal
@@ -53,8 +53,8 @@ class Stray:
 def list_strays(cluster: Cluster) -> list[Stray]:
     """The strays of all running brokers, by topic, partition and broker. Unreachable; Failed names a broker."""
 
-    async def strays(brokers: Brokers) -> list[Stray]:
-        return [stray for broker in brokers.addresses for stray in await _strays_of(brokers, broker)]
+    async def strays(client: ClusterClient) -> list[Stray]:
+        return [stray for broker in client.brokers for stray in await _strays_of(client, broker)]
 
     found = run(cluster, strays)
     return sorted(found, key=lambda stray: (stray.topic, stray.partition, stray.broker, stray.folder))
@@ -69,11 +69,11 @@ def remove_strays(cluster: Cluster, strays: Collection[Stray]) -> dict[Stray, st
     for stray in strays:
         by_broker[stray.broker].append(stray)
 
-    async def remove(brokers: Brokers) -> dict[Stray, str]:
+    async def remove(client: ClusterClient) -> dict[Stray, str]:
         outcomes: dict[Stray, str] = {}
         for broker, of_broker in sorted(by_broker.items()):
             for start in range(0, len(of_broker), AT_ONCE):
-                outcomes |= await _remove(brokers, broker, of_broker[start : start + AT_ONCE])
+                outcomes |= await _remove(client, broker, of_broker[start : start + AT_ONCE])
         return outcomes
 
     return run(cluster, remove)
@@ -85,8 +85,8 @@ def topics_of_strays(address: tuple[str, int], config: Mapping[str, Any]) -> lis
     From DescribeLogDirs, which other programs may use, too. ``config`` has librdkafka's settings.
     """
 
-    async def folders(brokers: Brokers) -> list[str]:
-        response = await _call(brokers, 0, describe_log_dirs.API, DescribeLogDirsRequest(None))
+    async def folders(client: ClusterClient) -> list[str]:
+        response = await _call(client, 0, describe_log_dirs.API, DescribeLogDirsRequest(None))
         return [topic.name for log_dir in response.results for topic in log_dir.topics]
 
     return [
@@ -94,8 +94,8 @@ def topics_of_strays(address: tuple[str, int], config: Mapping[str, Any]) -> lis
     ]
 
 
-async def _strays_of(brokers: Brokers, broker: int) -> list[Stray]:
-    response = await _call(brokers, broker, describe_strays.API, DescribeStraysRequest())
+async def _strays_of(client: ClusterClient, broker: int) -> list[Stray]:
+    response = await _call(client, broker, describe_strays.API, DescribeStraysRequest())
     if response.error_code:
         raise Failed(f"broker {broker} cannot list its strays", f"Kafka's error {response.error_code}")
     return [_stray(broker, stray) for stray in response.strays]
@@ -115,11 +115,11 @@ def _stray(broker: int, stray: DescribedStray) -> Stray:
     )
 
 
-async def _remove(brokers: Brokers, broker: int, strays: Sequence[Stray]) -> dict[Stray, str]:
+async def _remove(client: ClusterClient, broker: int, strays: Sequence[Stray]) -> dict[Stray, str]:
     request = RemoveStraysRequest(
         [StrayToRemove(stray.log_dir, stray.folder, stray.since_ms) for stray in strays]
     )
-    response = await _call(brokers, broker, removal.API, request, REMOVAL_TIMEOUT_S)
+    response = await _call(client, broker, removal.API, request, REMOVAL_TIMEOUT_S)
     if len(response.strays) != len(strays):
         raise Failed(
             f"the answer of broker {broker} cannot be read", "use the version of millstream that it has"
@@ -131,10 +131,10 @@ async def _remove(brokers: Brokers, broker: int, strays: Sequence[Stray]) -> dic
 
 
 async def _call(
-    brokers: Brokers, broker: int, api: Api[Req, Res], request: Req, timeout_s: float = REQUEST_TIMEOUT_S
+    client: ClusterClient, broker: int, api: Api[Req, Res], request: Req, timeout_s: float = REQUEST_TIMEOUT_S
 ) -> Res:
     try:
-        return await brokers.call(broker, api, request, timeout_s=timeout_s)
+        return await call(client, broker, api, request, timeout_s=timeout_s)
     except UnsupportedApi:
         raise Failed(
             f"broker {broker} cannot list or remove strays",

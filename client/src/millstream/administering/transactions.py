@@ -17,10 +17,10 @@ from typing import Final, TypeVar
 from confluent_kafka import KafkaError
 
 from millstream.addresses import host_port
-from millstream.administering.brokers import Brokers, run
+from millstream.administering.brokers import call, run
 from millstream.connection import Cluster
 from millstream.errors import BadInput, Failed
-from millstream_kafka.client import UnsupportedApi
+from millstream_kafka.client import ClusterClient, UnsupportedApi
 from millstream_kafka.protocol import (
     describe_producers,
     describe_transactions,
@@ -128,18 +128,18 @@ def list_transactions(
     age_ms = -1 if older_than_ms is None else older_than_ms
     request = ListTransactionsRequest(list(states), list(producer_ids), age_ms, pattern or None)
     since = 2 if pattern else 1 if older_than_ms is not None else 0
-    return run(cluster, lambda brokers: _transactions(brokers, request, since))
+    return run(cluster, lambda client: _transactions(client, request, since))
 
 
 async def _transactions(
-    brokers: Brokers, request: ListTransactionsRequest, since: int = 0
+    client: ClusterClient, request: ListTransactionsRequest, since: int = 0
 ) -> list[Transaction]:
     async def of_broker(broker: int) -> tuple[int, list[TransactionState]]:
-        response = await _call(brokers, broker, listing.API, request, since)
+        response = await _call(client, broker, listing.API, request, since)
         return response.error_code, response.transaction_states
 
     found: list[Transaction] = []
-    for broker in brokers.addresses:
+    for broker in client.brokers:
         code, there = await _patiently(partial(of_broker, broker), (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,))
         if code:
             raise Failed(f"broker {broker} cannot list its transactional ids", _why(code))
@@ -152,11 +152,11 @@ async def _transactions(
 
 def describe_transaction(cluster: Cluster, transactional_id: str) -> TransactionDetails:
     """A transactional id, as its coordinator knows it. Unreachable; Failed, also for an unknown id."""
-    return run(cluster, lambda brokers: _details(brokers, transactional_id))
+    return run(cluster, lambda client: _details(client, transactional_id))
 
 
-async def _details(brokers: Brokers, transactional_id: str) -> TransactionDetails:
-    code, details = await _patiently(partial(_described, brokers, transactional_id), COORDINATOR_ERRORS)
+async def _details(client: ClusterClient, transactional_id: str) -> TransactionDetails:
+    code, details = await _patiently(partial(_described, client, transactional_id), COORDINATOR_ERRORS)
     if code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
         raise Failed(
             f'there is no transactional id "{transactional_id}"',
@@ -167,10 +167,10 @@ async def _details(brokers: Brokers, transactional_id: str) -> TransactionDetail
     return details
 
 
-async def _described(brokers: Brokers, transactional_id: str) -> tuple[int, TransactionDetails | None]:
+async def _described(client: ClusterClient, transactional_id: str) -> tuple[int, TransactionDetails | None]:
     found = await _call(
-        brokers,
-        min(brokers.addresses),
+        client,
+        min(client.brokers),
         find_coordinator.API,
         FindCoordinatorRequest(transactional_id, OF_TRANSACTION, [transactional_id]),
     )
@@ -179,7 +179,7 @@ async def _described(brokers: Brokers, transactional_id: str) -> tuple[int, Tran
         return coordinator.error_code, None
     broker = coordinator.node_id
     response = await _call(
-        brokers, broker, describe_transactions.API, DescribeTransactionsRequest([transactional_id])
+        client, broker, describe_transactions.API, DescribeTransactionsRequest([transactional_id])
     )
     for state in response.transaction_states:
         return state.error_code, _details_of(broker, state)
@@ -214,17 +214,19 @@ def open_transactions(
             if topic in (None, name) and partition in (None, number) and place.leader >= 0:
                 led[place.leader].setdefault(name, []).append(number)
 
-    async def opened(brokers: Brokers) -> list[OpenTransaction]:
+    async def opened(client: ClusterClient) -> list[OpenTransaction]:
         return [
-            each for broker, topics in sorted(led.items()) for each in await _open_at(brokers, broker, topics)
+            each for broker, topics in sorted(led.items()) for each in await _open_at(client, broker, topics)
         ]
 
     return sorted(run(cluster, opened), key=lambda each: (each.topic, each.partition, each.start_offset))
 
 
-async def _open_at(brokers: Brokers, broker: int, topics: Mapping[str, list[int]]) -> list[OpenTransaction]:
+async def _open_at(
+    client: ClusterClient, broker: int, topics: Mapping[str, list[int]]
+) -> list[OpenTransaction]:
     request = DescribeProducersRequest([TopicRequest(name, numbers) for name, numbers in topics.items()])
-    response = await _call(brokers, broker, describe_producers.API, request)
+    response = await _call(client, broker, describe_producers.API, request)
     found = []
     for topic in response.topics:
         for partition in topic.partitions:
@@ -267,10 +269,10 @@ def known_partitions(
     """By producer id: the partitions in which a coordinator will end its transaction."""
     known: dict[int, dict[tuple[str, int], TransactionDetails]] = {each: {} for each in producer_ids}
 
-    async def look_up(brokers: Brokers) -> None:
+    async def look_up(client: ClusterClient) -> None:
         request = ListTransactionsRequest(producer_id_filters=sorted(producer_ids))
-        for each in await _transactions(brokers, request):
-            details = await _details(brokers, each.transactional_id)
+        for each in await _transactions(client, request):
+            details = await _details(client, each.transactional_id)
             known[each.producer_id].update(dict.fromkeys(details.partitions, details))
 
     if producer_ids:
@@ -289,8 +291,8 @@ def abort(cluster: Cluster, transaction: OpenTransaction) -> None:
     )
     response = run(
         cluster,
-        lambda brokers: _call(
-            brokers, transaction.broker, write_txn_markers.API, WriteTxnMarkersRequest([marker])
+        lambda client: _call(
+            client, transaction.broker, write_txn_markers.API, WriteTxnMarkersRequest([marker])
         ),
     )
     errors = [
@@ -317,11 +319,11 @@ async def _patiently(ask: Callable[[], Awaitable[tuple[int, T]]], passing: Colle
         await asyncio.sleep(TRIES_S)
 
 
-async def _call(brokers: Brokers, broker: int, api: Api[Req, Res], request: Req, since: int = 0) -> Res:
+async def _call(client: ClusterClient, broker: int, api: Api[Req, Res], request: Req, since: int = 0) -> Res:
     try:
-        return await brokers.call(broker, api, request, since=since)
+        return await call(client, broker, api, request, since=since)
     except UnsupportedApi:
-        where = f"broker {broker} at {host_port(*brokers.addresses[broker])}"
+        where = f"broker {broker} at {host_port(*client.brokers[broker])}"
         raise Failed(f"{where} is too old for this", "upgrade it, or leave out filters") from None
 
 

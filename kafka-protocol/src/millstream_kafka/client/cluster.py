@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from ssl import SSLContext
 from typing import Any, TypeVar
 
@@ -34,7 +34,7 @@ from .errors import (
     RequestTimedOut,
     SecurityFailed,
 )
-from .security import CredentialsError, Security
+from .security import CredentialsError, CredentialSource
 
 Req = TypeVar("Req", bound=Struct)
 Res = TypeVar("Res", bound=Struct)
@@ -60,11 +60,14 @@ def parse_bootstrap(bootstrap: str | Iterable[str]) -> list[Address]:
 
 
 class ClusterClient:
-    """A cluster, by its bootstrap addresses. Any number of tasks may use it at once."""
+    """A cluster, by its bootstrap addresses. Any number of tasks may use it at once.
+
+    Instead, ``bootstrap`` may map node ids to addresses: these brokers and no others, whatever metadata says.
+    """
 
     def __init__(
         self,
-        bootstrap: str | Iterable[str],
+        bootstrap: str | Iterable[str] | Mapping[int, Address],
         client_id: str = "millstream",
         *,
         timeout: float = 30.0,
@@ -76,7 +79,7 @@ class ClusterClient:
         retry_backoff_max: float = 1.0,
         max_response_bytes: int = MAX_RESPONSE_BYTES,
         ssl: SSLContext | None = None,
-        security: Security | None = None,
+        security: CredentialSource | None = None,
         before_request: Callable[[Api[Any, Any]], None] | None = None,
     ) -> None:
         """All times are in seconds.
@@ -88,13 +91,16 @@ class ClusterClient:
         is called on the event loop before each request but those that open a connection; the caller gets what it
         raises.
         """
-        self.bootstrap = parse_bootstrap(bootstrap)
+        self._is_fixed = isinstance(bootstrap, Mapping)
+        self.brokers: dict[int, Address] = dict(bootstrap) if isinstance(bootstrap, Mapping) else {}
+        self.bootstrap = (
+            [*self.brokers.values()] if isinstance(bootstrap, Mapping) else parse_bootstrap(bootstrap)
+        )
         self.client_id = client_id
         self.timeout = timeout
         self.connect_timeout = min(connect_timeout, timeout)
         self.lookup_timeout = self.connect_timeout if lookup_timeout is None else lookup_timeout
         self.retry_timeout = timeout if retry_timeout is None else retry_timeout
-        self.brokers: dict[int, Address] = {}
         self.cluster_id: str | None = None
         self.controller_id = -1
         self._max_age = metadata_max_age
@@ -176,7 +182,8 @@ class ClusterClient:
                         raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"no answer for {key}")
                     if answer.error_code:
                         raise ApiError(ErrorCode.of(answer.error_code), answer.error_message)
-                    self.brokers[answer.node_id] = (answer.host, answer.port)
+                    if not self._is_fixed:
+                        self.brokers[answer.node_id] = (answer.host, answer.port)
                     found[key] = self._coordinators[key, key_type] = answer.node_id
 
         if len(found) < len(set(keys)):
@@ -199,7 +206,8 @@ class ClusterClient:
         response = await self._call(connection, metadata.API, request, self.lookup_timeout)
         self.cluster_id = response.cluster_id
         self.controller_id = response.controller_id
-        self.brokers = {broker.node_id: (broker.host, broker.port) for broker in response.brokers}
+        if not self._is_fixed:
+            self.brokers = {broker.node_id: (broker.host, broker.port) for broker in response.brokers}
         now = time.monotonic()
         for topic in response.topics:
             for partition in topic.partitions:
@@ -251,14 +259,15 @@ class ClusterClient:
             return opened
 
         async def attempt() -> Connection:
-            if node_id not in self.brokers:
+            if node_id not in self.brokers and not self._is_fixed:
                 await self._ask_metadata([])
             if node_id not in self.brokers:
                 raise ConnectFailed(*self.bootstrap[0], f"the cluster has no broker {node_id} at the moment")
             try:
                 return await self._connect(self.brokers[node_id])
             except ConnectFailed:
-                self.brokers.pop(node_id, None)  # it may have moved: look it up again
+                if not self._is_fixed:
+                    self.brokers.pop(node_id, None)  # it may have moved: look it up again
                 raise
 
         return await self._retry(attempt)

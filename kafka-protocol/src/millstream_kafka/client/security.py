@@ -11,6 +11,7 @@ import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from .sasl import OAUTHBEARER, Login
 
@@ -128,6 +129,13 @@ class Sasl:
             return Login(self.mechanism, "", token)
         assert self.username is not None
         return Login(self.mechanism, self.username.text(), self.password.text())
+
+
+class CredentialSource(Protocol):
+    """Reads the credentials of each new connection."""
+
+    def load(self) -> tuple[ssl.SSLContext | None, Login | None]:
+        """Blocking. Raises CredentialsError."""
 
 
 @dataclass(frozen=True, slots=True)
