@@ -242,7 +242,7 @@ def test_open_transaction_needs_no_verification(tmp_path: Path) -> None:
     begin(log)
     assert log.producers.is_open(1, 0)
     assert not log.producers.is_open(1, 1)
-    assert not log.producers.verifications.by_producer
+    assert not len(log.producers.verifications)
     assert send(log, 2).first_offset == 2
 
 
@@ -291,9 +291,28 @@ def test_first_records_of_an_unknown_producer_have_sequence_0_if_epochs_rise(tmp
 def test_oldest_guard_is_dropped_beyond_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("millstream_broker.log.verifications.MOST", 2)
     verifications = ProducerStateManager().verifications
-    for producer in (1, 2, 1, 3):
-        verifications.begin(producer, 0, 0, bumps_epoch=False)
-    assert list(verifications.by_producer) == [2, 3]
+    for producer, epoch in ((1, 0), (1, 1), (1, 0), (2, 0), (3, 0)):
+        verifications.begin(producer, epoch, 0, bumps_epoch=False)
+    kept = [(2, 0), (3, 0)]
+    every = [(producer, epoch) for producer in (1, 2, 3) for epoch in (0, 1)]
+    assert [each for each in every if verifications.find(*each) is not None] == kept
+    assert len(verifications) == 2
+    verifications.end(2)
+    verifications.end(2)
+    assert len(verifications) == 1
+
+
+def test_question_about_another_epoch_removes_no_guard(tmp_path: Path) -> None:
+    """Anybody may ask about any producer: producer ids are small numbers."""
+    log = open_log(tmp_path)
+    verifications = log.producers.verifications
+    guard = verifications.begin(1, 1, 0, bumps_epoch=True)
+    for epoch in (0, 2):
+        verifications.begin(1, epoch, 0, bumps_epoch=True)
+    verifications.verified(guard)
+    assert refusal(lambda: send(log, 0, epoch=2)) is ErrorCode.INVALID_TXN_STATE
+    assert send(log, 0, epoch=1).first_offset == 0
+    assert not len(verifications), "the others are worth nothing from now on"
 
 
 # -- records and markers --------------------------------------------------------------------------------------

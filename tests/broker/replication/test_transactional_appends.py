@@ -37,6 +37,8 @@ class Coordinator:
     def __init__(self) -> None:
         self.errors: dict[TopicPartition, ErrorCode] = {}
         self.asked: list[tuple[str, int, int, list[TopicPartition], bool]] = []
+        self.strangers: dict[str, ErrorCode] = {}
+        """What it answers at once, by transactional id."""
         self.error_of_second = ErrorCode.NONE
         """What it answers to the second question."""
         self.may_answer = asyncio.Event()
@@ -54,6 +56,8 @@ class Coordinator:
         self.asked.append((transactional_id, producer_id, producer_epoch, list(partitions), add))
         if len(self.asked) == 2 and self.error_of_second:
             return dict.fromkeys(partitions, self.error_of_second)
+        if transactional_id in self.strangers:
+            return dict.fromkeys(partitions, self.strangers[transactional_id])
         await self.may_answer.wait()
         return {key: self.errors.get(key, ErrorCode.NONE) for key in partitions}
 
@@ -189,7 +193,24 @@ async def test_requests_of_a_producer_keep_their_order(tmp_path: Path) -> None:
         assert (offsets[0] < offsets[1] < offsets[2], sorted(offsets)) == (True, [0, 1, 2, 3])
         assert len(it.coordinator.asked) == 2
         assert it.broker.request_memory.held == 0
-        assert not it.broker.transactional_appends.is_waiting(7)
+        assert not it.broker.transactional_appends.is_waiting("tx", 7)
+
+
+async def test_nobody_else_holds_up_a_producer_or_removes_its_guard(tmp_path: Path) -> None:
+    """Producer ids are small numbers: whoever may write to the topic may name one, with his own transactional id."""
+    async with served(tmp_path) as it:
+        it.coordinator.may_answer.clear()
+        own = it.begin(batch(epoch=1))
+        for epoch in (0, 1, 2):
+            it.coordinator.strangers[f"mine-{epoch}"] = ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        others = [it.begin(batch(epoch=epoch), transactional_id=f"mine-{epoch}") for epoch in (0, 1, 2)]
+        for other in others:
+            (answer,) = (await other).responses[0].partition_responses
+            assert answer.error_code == ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        it.coordinator.may_answer.set()
+        (answer,) = (await own).responses[0].partition_responses
+        assert (answer.error_code, answer.base_offset) == (0, 0)
+        assert [asked[0] for asked in it.coordinator.asked].count("tx") == 1, "its answer counted"
 
 
 @pytest.mark.parametrize("is_open", [True, False], ids=["next transaction", "ended"])

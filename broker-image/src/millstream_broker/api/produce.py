@@ -245,7 +245,7 @@ def _with_transactional_id(
     def unverified(request: ProduceRequest) -> dict[Partition, int]:
         return _unverified(replicas, authorizer, context, request)
 
-    if not transactional.is_waiting(producer[0]) and not unverified(request):
+    if not transactional.is_waiting(transactional_id, producer[0]) and not unverified(request):
         return append(request, TRANSACTION)
     copied = _copied(request)
     sizes = (len(data.records or b"") for topic in copied.topic_data for data in topic.partition_data)

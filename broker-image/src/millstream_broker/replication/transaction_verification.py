@@ -45,8 +45,8 @@ class Verdict(NamedTuple):
     @property
     def came_late(self) -> bool:
         """Whether a marker came before the confirmation."""
-        guards = self.partition.log.producers.verifications.by_producer
-        return not self.error and guards.get(self.guard.producer_id) is not self.guard
+        guard, guards = self.guard, self.partition.log.producers.verifications
+        return not self.error and guards.find(guard.producer_id, guard.epoch) is not guard
 
 
 async def verify(

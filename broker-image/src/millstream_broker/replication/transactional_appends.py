@@ -2,6 +2,7 @@
 
 The first records of a transaction in a partition are appended only after the coordinator has confirmed it
 (`transaction_verification`). Meanwhile, later requests of the same producer wait: their records follow in sequence.
+A producer is a transactional id and a producer id: nobody waits for others that name his producer id.
 
 All calls are made on the loop.
 """
@@ -64,12 +65,12 @@ class TransactionalAppends:
     def __init__(self, memory: RequestMemory, verifier: TransactionVerifier) -> None:
         self._memory = memory
         self.verifier = verifier
-        self._turns: dict[int, asyncio.Future[None]] = {}
+        self._turns: dict[tuple[str, int], asyncio.Future[None]] = {}
         """For each producer with waiting requests: ends when the last one has been appended."""
 
-    def is_waiting(self, producer_id: int) -> bool:
+    def is_waiting(self, transactional_id: str, producer_id: int) -> bool:
         """Whether requests of the producer wait, so that the next must, too."""
-        return producer_id in self._turns
+        return (transactional_id, producer_id) in self._turns
 
     def in_turn(
         self,
@@ -83,8 +84,9 @@ class TransactionalAppends:
         ``unverified`` returns the partitions that need verification at that time, and their first sequences. ``append``
         gets the refused partitions. ``size`` is that of the copied records.
         """
-        previous = self._turns.get(producer.producer_id)
-        turn = self._turns[producer.producer_id] = asyncio.get_running_loop().create_future()
+        who = producer.transactional_id, producer.producer_id
+        previous = self._turns.get(who)
+        turn = self._turns[who] = asyncio.get_running_loop().create_future()
         self._memory.hold(size)
 
         async def appended() -> Any:
@@ -95,8 +97,8 @@ class TransactionalAppends:
             finally:
                 self._memory.free(size)
                 turn.set_result(None)
-                if self._turns.get(producer.producer_id) is turn:
-                    del self._turns[producer.producer_id]
+                if self._turns.get(who) is turn:
+                    del self._turns[who]
             return await answer if isawaitable(answer) else answer
 
         return asyncio.create_task(appended(), name="transactional append")

@@ -1,8 +1,9 @@
 """Sends the markers that end transactions to the leaders of their partitions, in batches, until each has its own.
 
 A partition without a leader, an answer that it is led elsewhere, or no answer at all: its markers are sent again after
-a pause, to whoever leads it then. A partition whose topic no longer exists needs none. Nothing is sent for a partition
-of __transaction_state that another broker leads by now: its new coordinator sends them.
+a pause, to whoever leads it then; so they are after any error that does not say that they are needless. A partition
+whose topic no longer exists needs none. Nothing is sent for a partition of __transaction_state that another broker
+leads by now: its new coordinator sends them.
 """
 
 from __future__ import annotations
@@ -37,14 +38,18 @@ RETRY_S = 0.1
 ABSENT_TRIES = 50
 """How often a topic that this broker does not know is tried: its image of the cluster may be old."""
 
-RETRIED = {
-    *(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.LEADER_NOT_AVAILABLE),
-    *(ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, ErrorCode.REQUEST_TIMED_OUT),
-    *(ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS),
-    *(ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR, ErrorCode.CLUSTER_AUTHORIZATION_FAILED),
-    *(ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE),
-}
-"""The marker is still missing, so the transaction is open there."""
+NEEDLESS = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.POLICY_VIOLATION})
+"""The partition needs no marker: the producer has a higher epoch there, so the transaction is over; or it is a mirror's
+read-only replica, which takes its records, and so its markers, from the source."""
+EXPECTED = frozenset(
+    {
+        *(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NOT_LEADER_OR_FOLLOWER),
+        *(ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.NOT_ENOUGH_REPLICAS),
+        *(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, ErrorCode.REQUEST_TIMED_OUT),
+    }
+)
+"""Errors that end by themselves. After any other one, too, the marker is sent again, because without it the transaction
+stays open there; but then the log has a line."""
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +63,8 @@ class _Sending:
     is_over: bool = False
     absent: dict[TopicPartition, int] = field(default_factory=dict)
     """How often a partition was not found."""
+    told: dict[TopicPartition, ErrorCode] = field(default_factory=dict)
+    """The error of a partition that the log has had a line about."""
 
 
 Item = tuple[_Sending, TopicPartition]
@@ -186,22 +193,30 @@ class TransactionMarkerSender:
     ) -> None:
         done, again = [], []
         for where in partitions:
-            error = errors.get(where, ErrorCode.UNKNOWN_SERVER_ERROR)
-            if error in RETRIED:
-                again.append(where)
-                continue
+            error = errors.get(where, ErrorCode.REQUEST_TIMED_OUT)
             if error is ErrorCode.TRANSACTION_COORDINATOR_FENCED:
                 log.warning(
                     "%s-%d: refuses the marker of %r: a newer coordinator has written to it",
                     *where,
                     sending.markers.transactional_id,
                 )
-                continue
-            if error:  # a higher epoch of the producer: the transaction is over there
+            elif not error:
+                done.append(where)
+            elif error in NEEDLESS:
                 log.warning(
                     "%s-%d: needs no marker of %r: %s", *where, sending.markers.transactional_id, error.name
                 )
-            done.append(where)
+                done.append(where)
+            else:
+                again.append(where)
+                if error not in EXPECTED and sending.told.get(where) is not error:
+                    sending.told[where] = error
+                    log.warning(
+                        "%s-%d: cannot write the marker of %r, retrying: %s",
+                        *where,
+                        sending.markers.transactional_id,
+                        error.name,
+                    )
         if done:
             self._done(sending, done)
         self._retry(sending, again)
