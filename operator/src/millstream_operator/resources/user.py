@@ -13,8 +13,8 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from ..certificates.issuing import Issued, pem_of, read_issued
@@ -34,6 +34,8 @@ MECHANISM: Final = "SCRAM-SHA-512"
 LOGIN_MODULE: Final = "org.apache.kafka.common.security.scram.ScramLoginModule"
 MAX_PASSWORD: Final = 1024
 """Characters."""
+MOST_VALID: Final = timedelta(days=1)
+"""Longest time for which brokers accept a former password."""
 
 
 def reference(user: User) -> Manifest:
@@ -75,6 +77,11 @@ class Former:
         """How long it is valid from now on."""
         return max(0, int((self.until - now).total_seconds() * 1000))
 
+    def kept(self, now: datetime) -> Former | None:
+        """What stays of it: None if it is over. A clock that was wrong, or a hand, may have written an end that brokers
+        refuse: it ends a day from now."""
+        return None if self.until <= now else replace(self, until=min(self.until, now + MOST_VALID))
+
 
 def secret(user: User, password: str, rotated_for: str, former: Former | None = None) -> Manifest:
     """The Secret with a password; ``rotated_for`` is "" without a rotation."""
@@ -93,12 +100,18 @@ def secret(user: User, password: str, rotated_for: str, former: Former | None = 
 
 def former_of(live: Mapping[str, Any]) -> Former | None:
     """The former password in a Secret; None without a usable one."""
-    text = (live["metadata"].get("annotations") or {}).get(PREVIOUS_UNTIL, "")
     try:
-        until = datetime.fromisoformat(text)
-        return Former(password_of(live, PREVIOUS), until if until.tzinfo else until.replace(tzinfo=UTC))
-    except ValueError:
+        until = datetime.fromisoformat(end_of_former(live))
+        until = until.astimezone(UTC) if until.tzinfo else until.replace(tzinfo=UTC)
+        return Former(password_of(live, PREVIOUS), until)
+    except (ValueError, OverflowError):
         return None
+
+
+def end_of_former(live: Mapping[str, Any]) -> str:
+    """What a Secret says of the end of a former password; "" if it has none."""
+    found: str = (live["metadata"].get("annotations") or {}).get(PREVIOUS_UNTIL, "")
+    return found
 
 
 def certificate_secret(user: User, issued: Issued, trusted: bytes, rotated_for: str) -> Manifest:

@@ -236,6 +236,23 @@ def test_former_password_is_valid_for_the_time_of_the_rotation() -> None:
     assert [brokers.accepts(USER, one) for one in (first, second)] == [False, True]
 
 
+def test_former_password_ends_within_a_day_whatever_the_clock_was() -> None:
+    """Brokers refuse a longer time, and with it the new password."""
+    brokers = KnownUsers()
+    found = started(brokers, "west")
+    look(found)
+    found.kube.objects["MirrorMaker", "copy"]["spec"]["rotate"] = {"requestId": "1"}
+    set_time(found, 3 * 365 * 86_400)
+    look(found)
+    brokers.credentials.clear()
+    set_time(found, 0)
+    look(found)
+    assert brokers.credentials[USER].previous_valid_ms == 86_400_000
+    set_time(found, 86_400)
+    look(found)
+    assert set(found.kube.objects["Secret", SECRET]["data"]) == {"username", "password", "sasl.jaas.config"}
+
+
 @pytest.mark.parametrize("how", ["request", "deleted", "damaged"])
 def test_former_password_ends_at_once(how: str) -> None:
     brokers = KnownUsers()

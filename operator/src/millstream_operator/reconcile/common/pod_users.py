@@ -134,8 +134,8 @@ def _password(
             "" if rotate is None else rotate.request_id,
             _former(before, rotate, services.now()),
         )
-    elif before.former is not None and before.former.until <= services.now():
-        wanted = dataclasses.replace(before, former=None)
+    elif before.former is not None and (former := before.former.kept(services.now())) != before.former:
+        wanted = dataclasses.replace(before, former=former)
     else:
         return before
     if live is None:

@@ -1,4 +1,4 @@
-"""Secrets that the operator reads and replaces for a resource, and the passwords that it generates for them."""
+"""Secrets that the operator reads, replaces and empties for a resource, and the passwords that it generates."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Final
 from ...kubernetes.client import Kube, KubeError, Manifest
 from ...models.conditions import Reason
 from ...models.problem import Problem
+from ...resources.owned import opaque_secret
 
 PASSWORD_BYTES: Final = 24
 
@@ -31,3 +32,20 @@ def replace(kube: Kube, live: Manifest, wanted: Manifest) -> Manifest:
     """Replace a Secret, unless it has changed since ``live`` was read; returns the new one. Raises KubeError."""
     identity = {key: live["metadata"][key] for key in ("uid", "resourceVersion") if key in live["metadata"]}
     return kube.apply({**wanted, "metadata": {**wanted["metadata"], **identity}})
+
+
+def is_empty(live: Manifest) -> bool:
+    """Whether a Secret has no value."""
+    return not any((live.get("data") or {}).values())
+
+
+def empty(kube: Kube, live: Manifest, reference: Manifest) -> None:
+    """Remove all values of a Secret, unless it has changed since ``live`` was read. Raises KubeError.
+
+    ``reference``: a manifest with its owner. An apply removes only what the operator has set, so there is one before it
+    that sets all values, those of others too.
+    """
+    metadata = {**reference["metadata"], "name": live["metadata"]["name"]}
+    wanted = opaque_secret({**reference, "metadata": metadata}, dict.fromkeys(live["data"], b""), {})
+    replaced = replace(kube, live, wanted)
+    replace(kube, replaced, {**wanted, "data": {}})

@@ -36,6 +36,7 @@ from ..common.report import problem_of, report_problem, tell
 from ..common.shared_cluster import PROBLEM_INTERVAL_S, partition_by_readiness
 from .certificates import certificate_for
 from .client import ensure_client, trusted_by
+from .leftovers import empty_leftovers
 from .passwords import password_for
 from .plan import (
     Observed,
@@ -139,8 +140,10 @@ def _bring_about(
 
     def report(user: User) -> float:
         problem, password = problems.get(user.kafka_name), passwords.get(user.kafka_name)
-        if problem is None and password is not None and not is_paused(user):
-            problem = ensure_client(services, user, cluster, password, trusted)
+        if problem is None and not is_paused(user):
+            if password is not None:
+                problem = ensure_client(services, user, cluster, password, trusted)
+            problem = problem or empty_leftovers(services, user, password)
         if problem is not None:
             return report_problem(services, user, problem, PROBLEM_INTERVAL_S)
         return _report(services, user, observed, plans, passwords)

@@ -2,8 +2,8 @@
 
 A generated one is written once, and again for each new `spec.rotate.requestId`: the Secret's annotation, written with
 the password in one step, says for which. The former one stays in the Secret until its time is over, so that brokers
-accept both, whatever happens to the operator meanwhile. A Secret that was deleted is generated again, with another
-password, and ends both.
+accept both, whatever happens to the operator meanwhile. A Secret that was deleted or emptied is generated again, with
+another password, and ends both. Of one that was edited, the password counts, and the other values follow it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from ...models.conditions import Reason
 from ...models.problem import PAUSED, Problem, is_paused
 from ...resources.user import (
     Former,
+    end_of_former,
     former_of,
     password_of,
     reference,
@@ -25,7 +26,7 @@ from ...resources.user import (
 )
 from ...state.context import Parts
 from ..common.objects import NotOurs, find
-from ..common.secrets import new_password, not_readable, replace
+from ..common.secrets import is_empty, new_password, not_readable, replace
 from .plan import Password
 
 
@@ -59,18 +60,20 @@ def _generated(services: Parts, user: User) -> Password | Problem:
     request = user.spec.rotate.request_id if user.spec.rotate is not None else ""
     live = find(services.kube, reference(user))
     if is_paused(user):
-        if live is None:
+        if live is None or is_empty(live):
             return Problem(
                 Reason.RECONCILE_PAUSED, f"there is no password, and none is generated: {PAUSED[-1]}"
             )
     elif live is None:
         live = services.kube.create(secret(user, new_password(), request))
+    elif is_empty(live):
+        live = replace(services.kube, live, secret(user, new_password(), request))
     elif request and request not in (rotated_for(live), user.status.rotated_for):
         live = replace(
             services.kube, live, secret(user, new_password(), request, _former(services, user, live))
         )
-    elif (former := former_of(live)) is not None and former.until <= services.now():
-        live = replace(services.kube, live, secret(user, password_of(live, "password"), rotated_for(live)))
+    else:
+        live = _kept(services, user, live)
     return Password(
         password_of(live, "password"),
         version_of(live),
@@ -78,6 +81,16 @@ def _generated(services: Parts, user: User) -> Password | Problem:
         rotated_for(live) or None,
         former=former_of(live),
     )
+
+
+def _kept(services: Parts, user: User, live: Manifest) -> Manifest:
+    """The Secret with the same password, and what follows from it; written only if it differs."""
+    former = former_of(live)
+    kept = former.kept(services.now()) if former is not None else None
+    wanted = secret(user, password_of(live, "password"), rotated_for(live), kept)
+    if wanted["data"].items() <= live["data"].items() and end_of_former(wanted) == end_of_former(live):
+        return live
+    return replace(services.kube, live, wanted)
 
 
 def _former(services: Parts, user: User, live: Manifest) -> Former | None:
