@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from millstream_broker.log import folders
+from millstream_broker.log.directory_notes import SLACK
 from millstream_broker.log.folders import PARTITION_METADATA, read_topic_id
-from millstream_broker.log.inventory import FILE_NAME, SLACK, Inventory, Place
+from millstream_broker.log.inventory import FILE_NAME, Inventory, Place
 from millstream_harness.log_dirs import full_disk, kill, send, start
 
 pytestmark = pytest.mark.usefixtures("no_fsync")

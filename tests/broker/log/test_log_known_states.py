@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from millstream_broker.log import known_states
+from millstream_broker.log import directory_notes
 from millstream_broker.log.epochs import LeaderEpochs
 from millstream_broker.log.known_states import FILE_NAME, KnownState, KnownStates, TopicIdPartition, forgotten
 
@@ -55,7 +55,7 @@ def test_the_newest_of_several_directories_counts(tmp_path: Path) -> None:
         states.write()
     states = begun(one, other)
     assert states.all() == {(A, 0): KnownState(1, 6)}
-    states.leave(other)
+    states.notes.leave(other)
     states.note("a", A, 0, 1, 7)
     states.write()
     assert begun(other).all() == {(A, 0): KnownState(1, 6)}
@@ -74,7 +74,7 @@ def test_a_line_that_a_crash_has_cut_off_is_skipped(tmp_path: Path) -> None:
 
 
 def test_the_file_stays_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(known_states, "SLACK", 10)
+    monkeypatch.setattr(directory_notes, "SLACK", 10)
     states = begun(tmp_path)
     for version in range(100):
         states.note("a", A, 0, 1, version)
@@ -97,7 +97,7 @@ def test_a_forgotten_state_does_not_come_back_unless_a_newer_one_was_seen(tmp_pa
 def test_a_failure_is_passed_on(tmp_path: Path) -> None:
     failures: list[Path] = []
     states = begun(tmp_path)
-    states.failed = lambda directory, error: failures.append(directory)
+    states.notes.failed = lambda directory, error: failures.append(directory)
     (tmp_path / FILE_NAME).unlink()
     (tmp_path / FILE_NAME).mkdir()
     states.note("a", A, 0, 1, 5)

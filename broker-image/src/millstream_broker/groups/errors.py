@@ -7,25 +7,17 @@ from millstream_kafka.protocol.errors import ErrorCode
 
 def group_error(error: ErrorCode) -> ErrorCode:
     """The error of a member whose group's record could not be stored: one that clients retry."""
-    match error:
-        case (
-            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            | ErrorCode.NOT_ENOUGH_REPLICAS
-            | ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
-        ):
-            return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        case ErrorCode.NOT_LEADER_OR_FOLLOWER | ErrorCode.KAFKA_STORAGE_ERROR:
-            return ErrorCode.NOT_COORDINATOR
-        case ErrorCode.REQUEST_TIMED_OUT:
-            return ErrorCode.REBALANCE_IN_PROGRESS
-        case ErrorCode.MESSAGE_TOO_LARGE | ErrorCode.RECORD_LIST_TOO_LARGE | ErrorCode.INVALID_FETCH_SIZE:
-            return ErrorCode.UNKNOWN_SERVER_ERROR
-        case _:
-            return error
+    if error == ErrorCode.REQUEST_TIMED_OUT:
+        return ErrorCode.REBALANCE_IN_PROGRESS
+    return _error(error, too_large=ErrorCode.UNKNOWN_SERVER_ERROR)
 
 
 def offset_error(error: ErrorCode) -> ErrorCode:
     """The error of a commit whose records could not be stored."""
+    return _error(error, too_large=ErrorCode.INVALID_COMMIT_OFFSET_SIZE)
+
+
+def _error(error: ErrorCode, *, too_large: ErrorCode) -> ErrorCode:
     match error:
         case (
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -36,6 +28,6 @@ def offset_error(error: ErrorCode) -> ErrorCode:
         case ErrorCode.NOT_LEADER_OR_FOLLOWER | ErrorCode.KAFKA_STORAGE_ERROR:
             return ErrorCode.NOT_COORDINATOR
         case ErrorCode.MESSAGE_TOO_LARGE | ErrorCode.RECORD_LIST_TOO_LARGE | ErrorCode.INVALID_FETCH_SIZE:
-            return ErrorCode.INVALID_COMMIT_OFFSET_SIZE
+            return too_large
         case _:
             return error

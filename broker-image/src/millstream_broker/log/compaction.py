@@ -43,7 +43,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
 
@@ -318,19 +318,7 @@ class Compaction:
             return empty_batch(header)
         if tombstones and horizon is None:
             horizon = min(self._now_ms + self.log.config.delete_retention_ms, INT64_MAX)
-        return build_batch(
-            kept,
-            base_offset=header.base_offset,
-            last_offset=header.last_offset,
-            leader_epoch=header.partition_leader_epoch,
-            producer_id=header.producer_id,
-            producer_epoch=header.producer_epoch,
-            base_sequence=header.base_sequence,
-            compression=header.compression,
-            transactional=header.is_transactional,
-            append_time=header.max_timestamp if header.is_log_append_time else None,
-            delete_horizon=horizon if tombstones else None,
-        )
+        return _rebuilt(header, kept, horizon if tombstones else None)
 
     def _retained_marker(self, header: BatchHeader, batch: bytes) -> bytes | None:
         """A control batch, perhaps with a delete horizon, or empty; None if it goes."""
@@ -339,19 +327,8 @@ class Compaction:
             return batch
         horizon = header.base_timestamp if header.attributes & DELETE_HORIZON else None
         if header.record_count and horizon is None:
-            return build_batch(
-                read_records(batch, self._largest),
-                base_offset=header.base_offset,
-                last_offset=header.last_offset,
-                leader_epoch=header.partition_leader_epoch,
-                producer_id=header.producer_id,
-                producer_epoch=header.producer_epoch,
-                base_sequence=header.base_sequence,
-                transactional=header.is_transactional,
-                control=True,
-                append_time=header.max_timestamp if header.is_log_append_time else None,
-                delete_horizon=min(self._now_ms + self.log.config.delete_retention_ms, INT64_MAX),
-            )
+            horizon = min(self._now_ms + self.log.config.delete_retention_ms, INT64_MAX)
+            return _rebuilt(header, read_records(batch, self._largest), horizon)
         if header.record_count and horizon is not None and self._now_ms < horizon:
             return batch
         stays = (
@@ -467,6 +444,24 @@ def give_up(log: Log, error: Exception) -> None:
         logger.error("%s is no longer compacted: %s", log.directory, error.message)
     else:
         logger.error("%s is no longer compacted: %r", log.directory, error, exc_info=error)
+
+
+def _rebuilt(header: BatchHeader, records: Iterable[Record], horizon: int | None) -> bytes:
+    """The batch of a header with some of its records, and with a delete horizon or without."""
+    return build_batch(
+        records,
+        base_offset=header.base_offset,
+        last_offset=header.last_offset,
+        leader_epoch=header.partition_leader_epoch,
+        producer_id=header.producer_id,
+        producer_epoch=header.producer_epoch,
+        base_sequence=header.base_sequence,
+        compression=header.compression,
+        transactional=header.is_transactional,
+        control=header.is_control,
+        append_time=header.max_timestamp if header.is_log_append_time else None,
+        delete_horizon=horizon,
+    )
 
 
 def _digest(key: bytes) -> bytes:

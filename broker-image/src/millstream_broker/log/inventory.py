@@ -9,29 +9,23 @@ partition that it had one of. That partition is not new: an empty log in its pla
 lacks. A log with records whose folder has lost its topic id is not missing: it gets the id noted for this place.
 
 Each start writes the file anew, with the logs found and those that are missing, in every directory. Of several files,
-those of the latest start count: a directory that was away has an older one. Nothing is fsynced. After a crash of the
-machine the directory does not vouch for its logs anyway (``generations``).
+those of the latest start count: a directory that was away has an older one. After a crash of the machine the directory
+does not vouch for its logs anyway (``generations``), so nothing is fsynced.
 """
 
 from __future__ import annotations
 
-import logging
-import threading
 import uuid
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from millstream_kafka.kafka_uuid import uuid_from, uuid_text
 
-from .files import write_atomically
+from .directory_notes import DirectoryNotes, read_notes
 
 FILE_NAME = ".inventory"
 FORMAT = 1
-SLACK = 1000
-"""Number of changes after which the file is written anew, if it has grown to several times its contents."""
-
-logger = logging.getLogger(__name__)
 
 TopicIdPartition = tuple[uuid.UUID, int]
 
@@ -44,19 +38,16 @@ class Place(NamedTuple):
 
 
 class Inventory:
-    """All calls are blocking, in any thread. What cannot be written is logged, and passed to ``failed``."""
+    """All calls are blocking, in any thread."""
 
     def __init__(self) -> None:
         self.is_known = False
         """Whether the directories had an inventory at the start."""
         self.missing: dict[TopicIdPartition, Place] = {}
         """The logs that no directory had at the start."""
-        self.failed: Callable[[Path, OSError], None] = lambda directory, error: None
+        self.notes = DirectoryNotes(FILE_NAME)
         self._logs: dict[TopicIdPartition, Place] = {}
-        self._directories: list[Path] = []
         self._start = 0
-        self._lock = threading.Lock()
-        self._changes = 0
 
     @staticmethod
     def has_any(directory: Path) -> bool:
@@ -71,8 +62,8 @@ class Inventory:
         strays: Container[TopicIdPartition] = (),
     ) -> None:
         """Read the files of these directories, and write them anew with the logs found there."""
-        self._directories = list(directories)
-        noted = [read for directory in self._directories if (read := _read(directory)) is not None]
+        self.notes.directories = list(directories)
+        noted = [read for directory in self.notes.directories if (read := _read(directory)) is not None]
         latest = max((start for start, _ in noted), default=0)
         for start, logs in noted:
             if start == latest:
@@ -81,7 +72,7 @@ class Inventory:
         self.missing = {key: place for key, place in self._logs.items() if key not in found}
         self._logs |= found
         self._start = latest + 1
-        with self._lock:
+        with self.notes.lock:
             self._write_anew()
 
     def owner(self, place: Place, partition: int) -> uuid.UUID | None:
@@ -107,36 +98,15 @@ class Inventory:
             self._append(f"- {uuid_text(topic_id)} {partition}\n")
 
     def _append(self, line: str) -> None:
-        with self._lock:
-            self._changes += 1
-            if self._changes > SLACK + 4 * len(self._logs):
+        with self.notes.lock:
+            if self.notes.is_long(1, len(self._logs)):
                 self._write_anew()
-                return
-            for directory in self._directories:
-                try:
-                    with open(directory / FILE_NAME, "a", encoding="utf-8") as file:
-                        file.write(line)
-                except OSError as error:
-                    self._failed(directory, error)
+            else:
+                self.notes.append(line)
 
     def _write_anew(self) -> None:
         lines = [_line(*key, place) for key, place in self._logs.items()]
-        data = "".join([f"{FORMAT} {self._start}\n", *lines]).encode()
-        for directory in self._directories:
-            try:
-                write_atomically(str(directory / FILE_NAME), data, sync=False)
-            except OSError as error:
-                self._failed(directory, error)
-        self._changes = 0
-
-    def _failed(self, directory: Path, error: OSError) -> None:
-        logger.warning("%s: cannot write %s: %s", directory, FILE_NAME, error.strerror)
-        self.failed(directory, error)
-
-    def leave(self, directory: Path) -> None:
-        """The directory is offline; its logs stay noted in the others."""
-        with self._lock:
-            self._directories = [other for other in self._directories if other != directory]
+        self.notes.write_anew(f"{FORMAT} {self._start}", lines)
 
 
 def _line(topic_id: uuid.UUID, partition: int, place: Place) -> str:
@@ -145,17 +115,9 @@ def _line(topic_id: uuid.UUID, partition: int, place: Place) -> str:
 
 def _read(directory: Path) -> tuple[int, dict[TopicIdPartition, Place]] | None:
     """The number of the start, and the logs; None if there is no file that can be used."""
-    path = directory / FILE_NAME
-    try:
-        head, *lines = path.read_text("utf-8").splitlines()
-        version, start = map(int, head.split())
-        if version != FORMAT:
-            raise ValueError(f"format {version} is not known")
-    except FileNotFoundError:
+    if (found := read_notes(directory / FILE_NAME, FORMAT, 2)) is None:
         return None
-    except (OSError, ValueError) as error:
-        logger.warning("%s cannot be used: %s", path, error)
-        return None
+    (_, start), lines = found
     logs: dict[TopicIdPartition, Place] = {}
     for line in lines:
         try:

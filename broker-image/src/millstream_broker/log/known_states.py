@@ -10,8 +10,6 @@ what is left here.
 
 from __future__ import annotations
 
-import logging
-import threading
 import uuid
 from collections.abc import Callable, Container, Iterable, Mapping
 from pathlib import Path
@@ -19,14 +17,10 @@ from typing import NamedTuple
 
 from millstream_kafka.kafka_uuid import uuid_from, uuid_text
 
-from .files import write_atomically
+from .directory_notes import DirectoryNotes, read_notes
 
 FILE_NAME = ".states"
-FORMAT = "1"
-SLACK = 1000
-"""Number of lines after which the file is written anew, if it has grown to several times its contents."""
-
-logger = logging.getLogger(__name__)
+FORMAT = 1
 
 TopicIdPartition = tuple[uuid.UUID, int]
 
@@ -42,25 +36,22 @@ class KnownStates:
     """`note` is called on the loop; the others are blocking, in any thread."""
 
     def __init__(self) -> None:
-        self.failed: Callable[[Path, OSError], None] = lambda directory, error: None
+        self.notes = DirectoryNotes(FILE_NAME)
         self.on_change: Callable[[], None] = lambda: None
         """Called when `write` has work."""
         self.topics: dict[uuid.UUID, str] = {}
         self._known: dict[TopicIdPartition, KnownState] = {}
         self._new: dict[TopicIdPartition, KnownState] = {}
-        self._directories: list[Path] = []
-        self._lock = threading.Lock()
-        self._lines = 0
 
     def begin(self, directories: Iterable[Path], keep: Container[TopicIdPartition]) -> None:
         """Read the files of these directories, and write them anew, with the partitions to keep."""
-        self._directories = list(directories)
-        for directory in self._directories:
+        self.notes.directories = list(directories)
+        for directory in self.notes.directories:
             for key, known, topic in _read(directory):
                 if key in keep and known > self._known.get(key, KnownState(-1, -1)):
                     self._known[key] = known
                     self.topics[key[0]] = topic
-        with self._lock:
+        with self.notes.lock:
             self._write_anew()
 
     def all(self) -> dict[TopicIdPartition, KnownState]:
@@ -78,65 +69,33 @@ class KnownStates:
 
     def write(self) -> None:
         """Append what has changed."""
-        with self._lock:
+        with self.notes.lock:
             new, self._new = self._new, {}
             if not new:
                 return
-            self._lines += len(new)
-            if self._lines > SLACK + 4 * len(self._known):
+            if self.notes.is_long(len(new), len(self._known)):
                 self._write_anew()
-                return
-            lines = "".join(self._line(key, known) for key, known in new.items())
-            for directory in self._directories:
-                try:
-                    with open(directory / FILE_NAME, "a", encoding="utf-8") as file:
-                        file.write(lines)
-                except OSError as error:
-                    self._failed(directory, error)
+            else:
+                self.notes.append("".join(self._line(key, known) for key, known in new.items()))
 
     def forget(self, states: Mapping[TopicIdPartition, KnownState]) -> None:
         """Forget these states, of which no newer ones have been seen: another history continues without them."""
-        with self._lock:
+        with self.notes.lock:
             for key, state in states.items():
                 if self._known.get(key) == state:
                     del self._known[key]
             self._write_anew()
 
-    def leave(self, directory: Path) -> None:
-        """The directory is offline."""
-        with self._lock:
-            self._directories = [other for other in self._directories if other != directory]
-
     def _write_anew(self) -> None:
-        known = self._known.copy()
-        data = "".join([f"{FORMAT}\n", *(self._line(*entry) for entry in known.items())]).encode()
-        for directory in self._directories:
-            try:
-                write_atomically(str(directory / FILE_NAME), data, sync=False)
-            except OSError as error:
-                self._failed(directory, error)
-        self._lines = len(known)
+        self.notes.write_anew(str(FORMAT), (self._line(*entry) for entry in self._known.copy().items()))
 
     def _line(self, key: TopicIdPartition, known: KnownState) -> str:
         topic_id, partition = key
         return f"{uuid_text(topic_id)} {partition} {known.leader_epoch} {known.version} {self.topics[topic_id]}\n"
 
-    def _failed(self, directory: Path, error: OSError) -> None:
-        logger.warning("%s: cannot write %s: %s", directory, FILE_NAME, error.strerror)
-        self.failed(directory, error)
-
 
 def _read(directory: Path) -> Iterable[tuple[TopicIdPartition, KnownState, str]]:
-    path = directory / FILE_NAME
-    try:
-        head, *lines = path.read_text("utf-8").splitlines()
-        if head != FORMAT:
-            raise ValueError(f"format {head} is not known")
-    except FileNotFoundError:
-        return
-    except (OSError, ValueError) as error:
-        logger.warning("%s cannot be used: %s", path, error)
-        return
+    _, lines = read_notes(directory / FILE_NAME, FORMAT, 1) or ((), ())
     for line in lines:
         try:
             topic_id, partition, leader_epoch, version, topic = line.split(" ")

@@ -134,7 +134,8 @@ class LogManager(LogDirs):
         }
         strays = {(stray.topic_id, stray.partition) for stray in self.strays if stray.topic_id is not None}
         homes = {home.path: home for home in self.dirs}
-        self.inventory.failed = self.states.failed = lambda directory, error: homes[directory].check(error)
+        for notes in (self.inventory.notes, self.states.notes):
+            notes.failed = lambda directory, error: homes[directory].check(error)
         self.inventory.begin(homes, found, strays)
         self.states.begin(homes, {*found, *strays, *self.inventory.missing})
         self._identify()
@@ -203,8 +204,8 @@ class LogManager(LogDirs):
         self.dirs.remove(home)
         self.offline[home.path] = str(broken(home, home.failure))
         self.strays.forget(home.path)
-        self.inventory.leave(home.path)
-        self.states.leave(home.path)
+        self.inventory.notes.leave(home.path)
+        self.states.notes.leave(home.path)
         lost = []
         for key, log in home.all_logs().items():
             if self._homes.get(key) is home:
