@@ -44,7 +44,7 @@ from millstream_kafka.topic_owner import KEY as TOPIC_OWNER
 
 from ..config.config import MirrorConfig, Source
 from ..config.config_values import parsed
-from ..kafka.topics import SET_ON_TOPIC, TOPIC_RESOURCE, MirroredTopic, TargetTopics, id_of
+from ..kafka.topics import SET_ON_TOPIC, TOPIC_RESOURCE, MirroredTopic, TargetTopics
 from .promoted import PromotedTopics
 from .recovery import replaced
 from .resync import Resync
@@ -137,17 +137,7 @@ class ReplicaTopics(TargetTopics):
                     f"it has {present[name]} partitions in the target and {len(topic.partitions)} in the"
                     " source: the others stay empty",
                 )
-        return [
-            MirroredTopic(
-                topic.name or "",
-                name,
-                id_of(topic),
-                min(present[name], len(topic.partitions)),
-                self._target_ids[name],
-            )
-            for name, topic in sorted(ours.items())
-            if name in present
-        ]
+        return self._mirrored(ours, present)
 
     def _source_of(self, topic: MetadataResponseTopic) -> MirrorSource:
         return MirrorSource(self._at_source.cluster_id or "", topic.topic_id)

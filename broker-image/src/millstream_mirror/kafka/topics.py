@@ -221,6 +221,12 @@ class TargetTopics:
             await self._grow(small)
         if missing or small:
             present = await self._present(wanted)
+        return self._mirrored(wanted, present)
+
+    def _mirrored(
+        self, topics: Mapping[str, MetadataResponseTopic], present: Mapping[str, int]
+    ) -> list[MirroredTopic]:
+        """Those topics of the source, by their names in the target, that are present there."""
         return [
             MirroredTopic(
                 topic.name or "",
@@ -229,7 +235,7 @@ class TargetTopics:
                 min(present[name], len(topic.partitions)),
                 self._target_ids[name],
             )
-            for name, topic in sorted(wanted.items())
+            for name, topic in sorted(topics.items())
             if name in present
         ]
 
