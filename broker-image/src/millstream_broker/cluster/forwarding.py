@@ -6,12 +6,11 @@ client retries.
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any
 
 from millstream_kafka.client.errors import BrokerError
-from millstream_kafka.protocol.api import Api
+from millstream_kafka.protocol.api import Api, Res
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
-from millstream_kafka.protocol.schema import Struct
 
 from ..network.handlers import RequestContext
 from ..replication.replicas import Replicas
@@ -20,8 +19,6 @@ from ..security.mechanisms.inter_broker import InterBroker
 FORWARDED = "millstream-forwarded-by-"
 """Prefix of the client id of a forwarded request."""
 CONNECT_S = 5.0
-
-Res = TypeVar("Res", bound=Struct)
 
 
 class Forwarding:

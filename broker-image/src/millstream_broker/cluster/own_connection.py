@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import logging
-from typing import Any, TypeVar
+from typing import Any
 
 from millstream_kafka.client.errors import BrokerError
-from millstream_kafka.protocol.api import Api
+from millstream_kafka.protocol.api import Api, Req, Res
 from millstream_kafka.protocol.errors import ApiError
-from millstream_kafka.protocol.schema import Struct
 
 from ..network.handlers import Handlers, RequestContext, answered, error_response
 from ..security.authentication import Authentication
@@ -18,9 +17,6 @@ log = logging.getLogger(__name__)
 
 CONNECTION_ID = 0
 """The server counts its connections from 1 on."""
-
-Req = TypeVar("Req", bound=Struct)
-Res = TypeVar("Res", bound=Struct)
 
 
 class OwnConnection:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Protocol, TypeVar
+from typing import Protocol
 
-from millstream_kafka.protocol.api import Api
-from millstream_kafka.protocol.schema import Struct
+from millstream_kafka.protocol.api import Api, Req, Res
 
 from ..coordination import BrokerRecord
-
-Req = TypeVar("Req", bound=Struct)
-Res = TypeVar("Res", bound=Struct)
 
 
 class Caller(Protocol):

@@ -27,7 +27,7 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar, get_type_hints
 
 from millstream_kafka.acl import CLUSTER_NAME, AclOperation, ResourceType
-from millstream_kafka.protocol.api import Api
+from millstream_kafka.protocol.api import Api, Res
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 from millstream_kafka.protocol.schema import Struct
 
@@ -40,7 +40,6 @@ from ..security.audit.trail import AuditTrail
 from ..security.authentication import Authentication
 from ..security.session import ClientSession
 
-Res = TypeVar("Res", bound=Struct)
 Answer = Struct | None | Awaitable[Struct | None] | Steps[Any]
 Handler = Callable[["RequestContext", Any], Answer]
 RunHandler = Callable[["RequestContext", Any, Any], list[Answer] | None]

@@ -6,18 +6,13 @@ A connection belongs to a registration of a broker: after a restart it has anoth
 from __future__ import annotations
 
 import asyncio
-from typing import TypeVar
 
-from millstream_kafka.protocol.api import Api
-from millstream_kafka.protocol.schema import Struct
+from millstream_kafka.protocol.api import Api, Req, Res
 
 from ..controller.reach import Caller, Reach
 from ..coordination import BrokerRecord
 
 CONNECT_S = 5.0
-
-Req = TypeVar("Req", bound=Struct)
-Res = TypeVar("Res", bound=Struct)
 
 
 class Peers:

@@ -15,14 +15,13 @@ import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 from millstream_kafka.client import BrokerError, ClusterClient, Connection, RequestTimedOut
 from millstream_kafka.protocol import fetch
-from millstream_kafka.protocol.api import Api
+from millstream_kafka.protocol.api import Api, Req, Res
 from millstream_kafka.protocol.errors import ErrorCode
 from millstream_kafka.protocol.fetch import FetchableTopicResponse, FetchResponse, PartitionData
-from millstream_kafka.protocol.schema import Struct
 from millstream_kafka.topic_partition import TopicPartition
 from millstream_process import supervision
 
@@ -55,8 +54,6 @@ DRAIN_S = 3.0
 
 Part = tuple[PartitionTask, SentRequest, "memoryview | bytes"]
 Numbered = list[tuple[list[Outgoing], "memoryview | bytes"]]
-Req = TypeVar("Req", bound=Struct)
-Res = TypeVar("Res", bound=Struct)
 
 logger = logging.getLogger(__name__)
 

@@ -23,12 +23,9 @@ from millstream_kafka.client import (
 )
 from millstream_kafka.client.sasl import Login
 from millstream_kafka.client.security import CredentialsError
-from millstream_kafka.protocol.api import Api
-from millstream_kafka.protocol.schema import Struct
+from millstream_kafka.protocol.api import Api, Req, Res
 
 MAX_RESPONSE_BYTES: Final = 256 << 20
-Req = TypeVar("Req", bound=Struct)
-Res = TypeVar("Res", bound=Struct)
 T = TypeVar("T")
 
 

@@ -9,7 +9,7 @@ import re
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from millstream.administering.brokers import call, run, run_at
 from millstream.connection import REQUEST_TIMEOUT_S, Cluster
@@ -18,18 +18,15 @@ from millstream_kafka.client import ClusterClient, UnsupportedApi
 from millstream_kafka.kafka_uuid import uuid_text
 from millstream_kafka.protocol import describe_log_dirs, describe_strays
 from millstream_kafka.protocol import remove_strays as removal
-from millstream_kafka.protocol.api import Api
+from millstream_kafka.protocol.api import Api, Req, Res
 from millstream_kafka.protocol.describe_log_dirs import DescribeLogDirsRequest
 from millstream_kafka.protocol.describe_strays import DescribedStray, DescribeStraysRequest
 from millstream_kafka.protocol.remove_strays import RemoveStraysRequest, StrayToRemove
-from millstream_kafka.protocol.schema import Struct
 
 AT_ONCE: Final = 100
 """Strays in one request: the broker removes their files before it responds."""
 REMOVAL_TIMEOUT_S: Final = 300.0
 FOLDER: Final = re.compile(r"(.+)-[0-9]+\.[0-9a-f]{32}-stray")
-Req = TypeVar("Req", bound=Struct)
-Res = TypeVar("Res", bound=Struct)
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ from millstream_kafka.protocol import (
 from millstream_kafka.protocol import (
     list_transactions as listing,
 )
-from millstream_kafka.protocol.api import Api
+from millstream_kafka.protocol.api import Api, Req, Res
 from millstream_kafka.protocol.describe_producers import DescribeProducersRequest, TopicRequest
 from millstream_kafka.protocol.describe_transactions import (
     DescribedTransactionState,
@@ -39,7 +39,6 @@ from millstream_kafka.protocol.describe_transactions import (
 from millstream_kafka.protocol.errors import COORDINATOR_ERRORS, ErrorCode
 from millstream_kafka.protocol.find_coordinator import FindCoordinatorRequest
 from millstream_kafka.protocol.list_transactions import ListTransactionsRequest, TransactionState
-from millstream_kafka.protocol.schema import Struct
 from millstream_kafka.protocol.write_txn_markers import (
     WritableTxnMarker,
     WritableTxnMarkerTopic,
@@ -62,8 +61,6 @@ OF_TRANSACTION: Final = 1
 TRIES_S: Final = 0.5
 PATIENCE_S: Final = 10.0
 T = TypeVar("T")
-Req = TypeVar("Req", bound=Struct)
-Res = TypeVar("Res", bound=Struct)
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from ..protocol.alter_partition_reassignments import (
     ReassignablePartition,
     ReassignableTopic,
 )
-from ..protocol.api import Api
+from ..protocol.api import Api, Req, Res
 from ..protocol.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from ..protocol.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from ..protocol.delete_topics import DeleteTopicsRequest, DeleteTopicState
@@ -49,7 +49,6 @@ from ..protocol.incremental_alter_configs import (
 )
 from ..protocol.list_partition_reassignments import ListPartitionReassignmentsRequest
 from ..protocol.metadata import MetadataResponseTopic
-from ..protocol.schema import Struct
 from ..topic_partition import TopicPartition
 from .records import (
     BROKERS_DEFAULT,
@@ -65,8 +64,6 @@ _SET, _DELETE = 0, 1
 """Operations of IncrementalAlterConfigs."""
 P = TypeVar("P", bound=TopicPartition)
 V = TypeVar("V")
-Req = TypeVar("Req", bound=Struct)
-Res = TypeVar("Res", bound=Struct)
 
 
 def by_topic(items: Mapping[P, V]) -> dict[str, dict[int, V]]:

@@ -8,7 +8,7 @@ CLUSTER_AUTHORIZATION_FAILED if this client lacks the right.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 from ..client.cluster import ClusterClient
 from ..protocol import (
@@ -26,7 +26,7 @@ from ..protocol.alter_user_scram_credentials import (
     ScramCredentialDeletion,
     ScramCredentialUpsertion,
 )
-from ..protocol.api import Api
+from ..protocol.api import Api, Req, Res
 from ..protocol.create_acls import AclCreation, CreateAclsRequest
 from ..protocol.delete_acls import DeleteAclsFilter, DeleteAclsRequest
 from ..protocol.describe_acls import DescribeAclsRequest
@@ -37,15 +37,12 @@ from ..protocol.describe_client_quotas import (
 )
 from ..protocol.describe_user_scram_credentials import DescribeUserScramCredentialsRequest, UserName
 from ..protocol.errors import ApiError, ErrorCode
-from ..protocol.schema import Struct
 from ..scram_mechanism import ScramMechanism
 from .access import Acl, AclFilter, QuotaChange, QuotaOf, ScramCredential, ScramUser
 from .records import Refusal
 
 _ANY_NAME = 2
 """A match in DescribeClientQuotas: every name and the default."""
-Req = TypeVar("Req", bound=Struct)
-Res = TypeVar("Res", bound=Struct)
 
 
 class SecurityAdmin:

@@ -15,15 +15,13 @@ import asyncio
 import random
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from ssl import SSLContext
 from typing import Any, TypeVar
 
 from ..protocol import find_coordinator, metadata
-from ..protocol.api import Api
+from ..protocol.api import Api, Req, Res
 from ..protocol.errors import ApiError, ErrorCode
 from ..protocol.find_coordinator import FindCoordinatorRequest
 from ..protocol.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
-from ..protocol.schema import Struct
 from ..topic_partition import TopicPartition
 from .connection import MAX_RESPONSE_BYTES, Connection
 from .errors import (
@@ -36,9 +34,11 @@ from .errors import (
 )
 from .security import CredentialsError, CredentialSource
 
-Req = TypeVar("Req", bound=Struct)
-Res = TypeVar("Res", bound=Struct)
 T = TypeVar("T")
+MAX_AGE_S = 300.0
+"""How long a leader is cached."""
+BACKOFF_MAX_S = 1.0
+"""Longest pause between two attempts to connect."""
 REFUSED_S = 1.0
 """How long to leave a broker alone that refused our credentials: many attempts may lock an account."""
 MANY_COORDINATORS_SINCE = 4
@@ -74,11 +74,8 @@ class ClusterClient:
         connect_timeout: float = 10.0,
         lookup_timeout: float | None = None,
         retry_timeout: float | None = None,
-        metadata_max_age: float = 300.0,
         retry_backoff: float = 0.05,
-        retry_backoff_max: float = 1.0,
         max_response_bytes: int = MAX_RESPONSE_BYTES,
-        ssl: SSLContext | None = None,
         security: CredentialSource | None = None,
         before_request: Callable[[Api[Any, Any]], None] | None = None,
     ) -> None:
@@ -87,7 +84,7 @@ class ClusterClient:
         ``lookup_timeout``: of each request for metadata or coordinators, by default ``connect_timeout``. Such a
         request waits for those before it on its connection, and closes the connection if it times out.
         ``retry_timeout``: how long connecting and looking up metadata are retried, by default ``timeout``; with 0
-        they are tried once. ``security`` replaces ``ssl``, and is read for each new connection. ``before_request``
+        they are tried once. ``security`` is read for each new connection. ``before_request``
         is called on the event loop before each request but those that open a connection; the caller gets what it
         raises.
         """
@@ -103,11 +100,8 @@ class ClusterClient:
         self.retry_timeout = timeout if retry_timeout is None else retry_timeout
         self.cluster_id: str | None = None
         self.controller_id = -1
-        self._max_age = metadata_max_age
         self._backoff = retry_backoff
-        self._backoff_max = retry_backoff_max
         self._max_response_bytes = max_response_bytes
-        self._ssl = ssl
         self._security = security
         self._before_request = before_request
         self._refused: dict[Address, tuple[float, SecurityFailed]] = {}
@@ -152,7 +146,7 @@ class ClusterClient:
 
     def known_leaders(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The node ids of cached leaders. Without I/O: ``metadata`` looks up others that there are now."""
-        since = time.monotonic() - self._max_age
+        since = time.monotonic() - MAX_AGE_S
         found = {where: self._leaders.get(where) for where in partitions}
         return {where: known[0] for where, known in found.items() if known is not None and known[1] > since}
 
@@ -328,7 +322,7 @@ class ClusterClient:
 
     async def _open(self, address: Address) -> Connection:
         try:
-            context, login = self._ssl, None
+            context, login = None, None
             if self._security is not None:
                 try:
                     context, login = await asyncio.to_thread(self._security.load)
@@ -369,7 +363,7 @@ class ClusterClient:
                 if not error.code.retriable or error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                     raise
                 failure = error
-            pause = min(pause, self._backoff_max) * random.uniform(0.8, 1.2)  # not all clients at once
+            pause = min(pause, BACKOFF_MAX_S) * random.uniform(0.8, 1.2)  # not all clients at once
             if self._is_closed or time.monotonic() + pause > deadline:
                 raise failure
             await asyncio.sleep(pause)

@@ -18,14 +18,13 @@ import time
 from collections.abc import Iterable
 from socket import SOCK_STREAM
 from ssl import SSLContext
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, cast
 
 from .. import __version__
 from ..protocol import MalformedRequest, api_versions
-from ..protocol.api import Api
+from ..protocol.api import Api, Req, Res
 from ..protocol.errors import ErrorCode
 from ..protocol.header import RequestHeader, decode_response_header, encode_request_header
-from ..protocol.schema import Struct
 from .errors import (
     BrokerError,
     ConnectFailed,
@@ -38,9 +37,6 @@ from .errors import (
 )
 from .frames import Frames
 from .sasl import Login, authenticate
-
-Req = TypeVar("Req", bound=Struct)
-Res = TypeVar("Res", bound=Struct)
 
 MAX_RESPONSE_BYTES: Final = 100 * 1024 * 1024
 MAX_BEFORE_LOGIN: Final = 64 * 1024
