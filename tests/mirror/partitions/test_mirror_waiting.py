@@ -42,8 +42,8 @@ from millstream_mirror.partitions.waiting import (
     no_leader,
 )
 from millstream_operator.models.conditions import Condition
+from millstream_operator.models.mirror_reports import WorkerReport, Workers
 from millstream_operator.reconcile.mirror import plan as plan
-from millstream_operator.reconcile.mirror import reports as reports
 
 pytestmark = pytest.mark.soak
 
@@ -211,8 +211,8 @@ def problems(mirror: MirrorProcess) -> list[str]:
 
 def conditions(mirror: MirrorProcess) -> dict[str, Condition]:
     """The conditions that the operator makes of the worker's report."""
-    report = msgspec.json.decode(mirror.get("/status"), type=reports.WorkerReport)
-    status = plan.status_of(a_mirror(), reports.Workers(1, 1, (report,)), datetime(2026, 11, 21, tzinfo=UTC))
+    report = msgspec.json.decode(mirror.get("/status"), type=WorkerReport)
+    status = plan.status_of(a_mirror(), Workers(1, 1, (report,)), datetime(2026, 11, 21, tzinfo=UTC))
     return {one.type: one for one in status.conditions or ()}
 
 
