@@ -12,14 +12,17 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+import uuid
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 
+from millstream_kafka.kafka_uuid import uuid_text
 from millstream_kafka.protocol.errors import ErrorCode
 
 from ..config.config import dynamic_key, known_broker_key, topic_key
 from ..config.config_types import ConfigError
 from ..runtime.slices import cooperatively
-from . import CoordinationError, tree
+from ..topic_rules.mirrored_topics import check_change
+from . import Conflict, CoordinationError, tree
 from .change_notes import ChangeNotes, Missed
 from .entities import Entity
 from .stores import (
@@ -106,30 +109,36 @@ class Configs:
     def forget(self, topic: str) -> None:
         self.topics.pop(topic, None)
 
-    async def write(
-        self,
-        entity: str,
-        config: Config,
-        check: Callable[[Config, Config], Awaitable[None]] | None = None,
-    ) -> None:
-        """Replace an entity's configuration, and notify all brokers. After Unavailable it may or may not be written.
-
-        `check` gets the stored configuration and the new one before each attempt, and may raise: this broker's view may
-        be outdated.
-        """
+    async def write_broker(self, broker_id: int | None, config: Config) -> None:
+        """Replace a broker's configuration, or the default of all; see `change`."""
 
         async def replaced(stored: Config) -> Config:
-            if check is not None:
-                await check(stored, config)
             return config
 
-        await self.change(entity, replaced)
+        await self.change(tree.broker_entity(broker_id), replaced)
+
+    async def write_topic(
+        self, name: str, topic_id: uuid.UUID, config: Config, named: Collection[str]
+    ) -> None:
+        """Replace a topic's configuration; ``named`` are the keys in the request. See `change`.
+
+        Raises Conflict if the topic with this id is gone, even if another has its name; ApiError, see `check_change`.
+        """
+
+        async def checked(stored: Config) -> Config:
+            node = await self._nodes.get(tree.topic_path(name))  # this broker's view may be outdated
+            if node is None or tree.topic_id_from(name, node.data) != topic_id:
+                raise Conflict(f"there is no topic {name} with the id {uuid_text(topic_id)}")
+            check_change(stored, config, named)
+            return config
+
+        await self.change(tree.topic_entity(name), checked)
 
     async def change(self, entity: str, changed: Callable[[Config], Awaitable[Config]]) -> None:
         """Replace an entity's configuration by the result of `changed`, which gets the stored one, and may raise.
 
-        Called again for each attempt. Nothing is written if nothing changes. After Unavailable it may or may not be
-        written.
+        Called again for each attempt. Notifies all brokers; nothing is written if nothing changes. After Unavailable it
+        may or may not be written.
         """
         path = tree.config_path(entity)
         note = Create(tree.CONFIG_CHANGE, tree.config_change_json(entity), sequence=True)

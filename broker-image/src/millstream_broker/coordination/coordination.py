@@ -24,14 +24,12 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import replace
 
 from millstream_kafka.acl import ResourcePattern
-from millstream_kafka.kafka_uuid import uuid_text
 from millstream_kafka.protocol.errors import ApiError
 from millstream_kafka.protocol.schema import ZERO_UUID
 from millstream_kafka.protocol.update_metadata import UpdateMetadataRequest
 from millstream_process import supervision
 
-from ..runtime.slices import cooperatively, finish, yield_to_others
-from ..topic_rules.mirrored_topics import check_change
+from ..runtime.slices import finish, yield_to_others
 from . import (
     NO_LEADER,
     BrokerRecord,
@@ -58,13 +56,7 @@ from .own_tree import NotOurs, OwnTree
 from .registration import OwnRegistration
 from .restriction import Restriction
 from .state_waits import StateWaits
-from .stores import (
-    BadVersionError,
-    NoNodeError,
-    State,
-    Store,
-    Unavailable,
-)
+from .stores import BadVersionError, NoNodeError, State, Store, Unavailable
 from .task_coalescer import TaskCoalescer
 from .topic_changes import TopicChanges
 
@@ -417,15 +409,7 @@ class Coordination:
 
     async def stored_topics(self, names: Collection[str]) -> Mapping[str, TopicRecord | None]:
         """Topics with their assignments as they are stored, None where there is none. Raises Unavailable."""
-        requested = list(names)
-        nodes = await self._nodes.get_all(map(tree.topic_path, requested))
-        found: dict[str, TopicRecord | None] = {}
-        async for name, node in cooperatively(zip(requested, nodes, strict=True)):
-            try:
-                found[name] = None if node is None else await topic_nodes.decoded(name, node.data)
-            except tree.TreeError as error:
-                log.error("%s", error)
-        return found
+        return await topic_nodes.stored(self._nodes, names)
 
     def _with_self(self, state: ClusterState) -> ClusterState:
         """The state with our own record, which has the epoch; the controller may not have included us yet."""
@@ -449,37 +433,16 @@ class Coordination:
             callback(named)
         if self._state is None or len(named) == len(entities):
             return
-        topics = dict(self._known.topics)
-        for entity in entities:
-            kind, _, name = entity.partition("/")
-            if kind == "topics" and name in topics and name in self._configs.topics:
-                topics[name] = view.with_config(topics[name], self._configs.topics[name])
-        brokers = self._known.broker_configs
-        if self._configs.brokers != brokers:
-            brokers = dict(self._configs.brokers)
-        self._become(replace(self._known, topics=topics, broker_configs=brokers))
+        self._become(view.with_configs(self._known, entities, self._configs.topics, self._configs.brokers))
 
     async def set_topic_config(
         self, name: str, topic_id: uuid.UUID, config: Mapping[str, str], named: Collection[str]
     ) -> None:
-        """Replace a topic's configuration; ``named`` are the keys in the request.
-
-        Raises Conflict if the topic with this id is gone, even if another has its name; ApiError, see `check_change`.
-        """
-
-        async def check(before: Mapping[str, str], after: Mapping[str, str]) -> None:
-            node = await self._nodes.get(tree.topic_path(name))
-            if node is None or tree.topic_id_from(name, node.data) != topic_id:
-                raise Conflict(f"there is no topic {name} with the id {uuid_text(topic_id)}")
-            check_change(before, after, named)
-
-        async def write() -> None:
-            await self._configs.write(tree.topic_entity(name), config, check)
-
-        await self._nodes.persist(write)
+        """See `Configs.write_topic`."""
+        await self._nodes.persist(lambda: self._configs.write_topic(name, topic_id, config, named))
 
     async def set_broker_config(self, broker_id: int | None, config: Mapping[str, str]) -> None:
-        await self._nodes.persist(lambda: self._configs.write(tree.broker_entity(broker_id), config))
+        await self._nodes.persist(lambda: self._configs.write_broker(broker_id, config))
 
     async def change_entity(
         self, entity: Entity, changed: Callable[[Mapping[str, str]], Mapping[str, str]]

@@ -92,8 +92,26 @@ def with_partition(
     return replace(state, topics={**state.topics, name: replace(topic, partitions=partitions)})
 
 
-def with_config(topic: TopicRecord, config: Mapping[str, str]) -> TopicRecord:
-    return topic if topic.config == config else replace(topic, config=config)
+def with_configs(
+    state: ClusterState,
+    entities: Iterable[str],
+    of_topics: Mapping[str, Mapping[str, str]],
+    of_brokers: Mapping[int | None, Mapping[str, str]],
+) -> ClusterState:
+    """The configuration of these topics (`topics/T`) and of all brokers is new."""
+    topics = dict(state.topics)
+    for entity in entities:
+        kind, _, name = entity.partition("/")
+        if (
+            kind == "topics"
+            and name in topics
+            and of_topics.get(name, topics[name].config) != topics[name].config
+        ):
+            topics[name] = replace(topics[name], config=of_topics[name])
+    brokers = state.broker_configs
+    return replace(
+        state, topics=topics, broker_configs=brokers if of_brokers == brokers else dict(of_brokers)
+    )
 
 
 def _topic(
