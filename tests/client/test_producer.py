@@ -28,6 +28,7 @@ from millstream.errors import (
     UnknownTopic,
     Unreachable,
 )
+from millstream.producing.deliveries import Deliveries
 from millstream.producing.partitioners import murmur2
 from millstream.producing.producer import SERVE_EVERY
 from millstream.topics import alter_topic, create_topic, watermarks
@@ -116,17 +117,18 @@ def test_senders_whose_producer_another_thread_closes(shared_broker: InProcessBr
 
 
 def test_a_producer_that_is_closed_in_the_middle_of_a_report(
-    shared_broker: InProcessBroker, topic: str
+    shared_broker: InProcessBroker, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As by a signal's handler, which may run while the sender serves reports."""
+    reported = Deliveries.reported
 
-    class Interrupted(millstream.Producer):
-        def _reported(self, error: Any, message: Any) -> None:
-            super()._reported(error, message)
-            if threading.current_thread() is threading.main_thread():
-                self.close()
+    def interrupted(deliveries: Deliveries, error: Any, message: Any) -> None:
+        reported(deliveries, error, message)
+        if threading.current_thread() is threading.main_thread():
+            producer.close()
 
-    producer = Interrupted(shared_broker.bootstrap)
+    monkeypatch.setattr(Deliveries, "reported", interrupted)
+    producer = millstream.Producer(shared_broker.bootstrap)
     sent = 0
     with suppress(Closed):
         while sent < 100_000:

@@ -43,11 +43,11 @@ if TYPE_CHECKING:
     from millstream.errors import UnknownTopic as UnknownTopic
     from millstream.errors import Unreachable as Unreachable
     from millstream.producing.asynchronous import AsyncProducer as AsyncProducer
+    from millstream.producing.deliveries import Delivery as Delivery
     from millstream.producing.partitioners import Murmur2 as Murmur2
     from millstream.producing.partitioners import Partitioner as Partitioner
     from millstream.producing.partitioners import Random as Random
     from millstream.producing.partitioners import RoundRobin as RoundRobin
-    from millstream.producing.producer import Delivery as Delivery
     from millstream.producing.producer import Producer as Producer
     from millstream.producing.stamps import Audit as Audit
     from millstream.serdes import Avro as Avro
@@ -82,12 +82,12 @@ _MODULES = {
     "UnknownTopic": "errors",
     "Unreachable": "errors",
     "AsyncProducer": "producing.asynchronous",
+    "Delivery": "producing.deliveries",
     "Murmur2": "producing.partitioners",
     "Partitioner": "producing.partitioners",
     "Random": "producing.partitioners",
     "RoundRobin": "producing.partitioners",
     "Audit": "producing.stamps",
-    "Delivery": "producing.producer",
     "Producer": "producing.producer",
     "Avro": "serdes",
     "Json": "serdes",

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Self
 from millstream.client_config import DEFAULT_BOOTSTRAP
 from millstream.connection import Cluster
 from millstream.errors import BufferFull, Closed, MillstreamError
-from millstream.producing.producer import Delivery, Headers, OnDelivery, Producer
+from millstream.producing.deliveries import Delivery, OnDelivery
+from millstream.producing.producer import Headers, Producer
 from millstream.serdes import Serializer
 
 if TYPE_CHECKING:

@@ -14,7 +14,6 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
@@ -31,11 +30,11 @@ from millstream.errors import (
     RecordTooLarge,
     UnknownTopic,
 )
+from millstream.producing.deliveries import Deliveries, Delivery, OnDelivery
 from millstream.producing.partition_counts import PartitionCounts
 from millstream.producing.settings import ProducerSettings
 from millstream.producing.stamps import Stamps
 from millstream.producing.transaction import Transaction, Transactions
-from millstream.producing.undelivered import Failures
 from millstream.serdes import Serializer, serializer
 
 if TYPE_CHECKING:
@@ -54,21 +53,6 @@ REPORT_S: Final = 1.0
 """How often an idle producer checks for windows of its audit that have ended."""
 
 
-@dataclass(frozen=True, slots=True)
-class Delivery:
-    """Where a record is in the log. ``timestamp``: milliseconds since 1970.
-
-    With ``acks=0`` it says only that the record was sent: ``offset`` is -1, and ``timestamp`` the record's own.
-    """
-
-    topic: str
-    partition: int
-    offset: int
-    timestamp: int
-
-
-OnDelivery: TypeAlias = Callable[[Delivery | None, MillstreamError | None], object]
-"""Called once for each record: with its place, or with the reason why it was not delivered."""
 Prepared: TypeAlias = tuple[str, Any, Any, dict[str, Any]]
 """A record for librdkafka: topic, value, key, and the other arguments of its ``produce``."""
 
@@ -102,10 +86,10 @@ class Producer:
         partitioner = self.settings.partitioner
         self._choose = None if hasattr(partitioner, "librdkafka") else partitioner
         self._counts = PartitionCounts(self.cluster)
-        self._failures = Failures()
         self._closed = False
         audit = self.settings.audit
         self._stamps = None if audit is None else Stamps(audit, self._send_report)
+        self._deliveries = Deliveries(None if self._stamps is None else self._stamps.delivered)
         config = self.settings.client_config(self.cluster)
         self._calls_back = "logger" in config or any(map(callable, config.values()))
         """Whether reports call the user's code, so that only the producer's own thread may serve them in `send`."""
@@ -116,7 +100,7 @@ class Producer:
         """A signal's handler wants to close the producer while the interrupted thread serves reports."""
         if self.settings.transactional_id is not None:  # otherwise polls raise that it was fenced
             config = {"error_cb": _known_by_then} | config
-        self._kafka = _client(config | {"on_delivery": self._reported})
+        self._kafka = _client(config | {"on_delivery": self._deliveries.reported})
         _ = self.cluster.admin  # Unreachable, rather than a buffer that fills
         if audit is not None:
             _check_audit(self.cluster, audit.topic)
@@ -178,7 +162,7 @@ class Producer:
             more["timestamp"] = timestamp
         if on_delivery is not None:
             self._calls_back = True
-            more["on_delivery"] = self._callback(on_delivery)
+            more["on_delivery"] = self._deliveries.callback(on_delivery)
         return topic, value, key, more
 
     def hand_over(self, record: Prepared) -> None:
@@ -282,7 +266,7 @@ class Producer:
         except (BufferFull, BufferError):  # BufferError for a report
             self._kafka.purge()
             self._kafka.flush(POLL_S)
-            self._failures.raise_any()
+            self._deliveries.failures.raise_any()
         finally:
             self._stopped.set()
             if threading.current_thread() is not self._poller:
@@ -321,35 +305,6 @@ class Producer:
 
     # Delivery
 
-    def _reported(self, error: Any, message: Any) -> None:
-        """Handle librdkafka's report of a record without its own callback."""
-        if error is not None:
-            self._failures.add(message.topic(), _partition(message), message.key(), error)
-        elif self._stamps is not None:
-            self._stamps.delivered(message)
-
-    def _callback(self, on_delivery: OnDelivery) -> Callable[[Any, Any], None]:
-        """The same for a record with its own callback."""
-
-        def called(error: Any, message: Any) -> None:
-            if error is not None:
-                failures = Failures()
-                failures.add(message.topic(), _partition(message), message.key(), error)
-                try:
-                    failures.raise_any()
-                except MillstreamError as found:
-                    _tell(on_delivery, None, found)
-                return
-            offset, (_, timestamp) = message.offset(), message.timestamp()
-            delivery = Delivery(
-                message.topic(), message.partition(), -1 if offset is None else offset, timestamp
-            )
-            _tell(on_delivery, delivery, None)
-            if self._stamps is not None:
-                self._stamps.delivered(message)
-
-        return called
-
     def _send_report(self, report: bytes) -> None:
         """Send the audit's counts of a window; an undelivered report is named like a record."""
         assert self.settings.audit is not None
@@ -357,7 +312,7 @@ class Producer:
         try:
             self._kafka.produce(topic, report)
         except confluent_kafka.KafkaException as error:  # at once, for example for a deleted topic
-            self._failures.add(topic, -1, None, error.args[0])
+            self._deliveries.failures.add(topic, -1, None, error.args[0])
 
     def _poll(self) -> None:
         checked, served = time.monotonic(), 0
@@ -380,7 +335,7 @@ class Producer:
 
     def _flush(self, timeout_s: float | None) -> None:
         self._await_answers(timeout_s)
-        self._failures.raise_any()
+        self._deliveries.failures.raise_any()
 
     def _await_answers(self, timeout_s: float | None) -> None:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
@@ -506,19 +461,6 @@ def _check_audit(cluster: Cluster, topic: str) -> None:
         cluster.partitions(topic)
     except UnknownTopic as error:
         raise UnknownTopic(f"audit: {error.problem}", "create it, or name another") from None
-
-
-def _tell(on_delivery: OnDelivery, delivery: Delivery | None, error: MillstreamError | None) -> None:
-    """Call the user's callback; its exceptions are logged, because nothing could catch them."""
-    try:
-        on_delivery(delivery, error)
-    except Exception:
-        log.exception("a delivery callback failed")
-
-
-def _partition(message: Any) -> int:
-    found = message.partition()
-    return -1 if found is None else int(found)
 
 
 def _serialized(serialize: Callable[[Any], bytes], field: str, topic: str, value: Any) -> bytes:
