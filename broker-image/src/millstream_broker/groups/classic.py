@@ -84,7 +84,7 @@ class ClassicGroups:
         elif event.member_id in group.pending:
             self._add(caller, group, event, event.member_id)
         else:
-            error = self.check_member(group, event.member_id, event.instance_id)
+            error = group.check_member(event.member_id, event.instance_id)
             if not error:
                 self._join_again(caller, group, event, group.members[event.member_id])
         if error:
@@ -334,7 +334,7 @@ class ClassicGroups:
             self._store_assignments(group, event)
 
     def _check_sync(self, group: Group, event: Sync) -> ErrorCode:
-        if error := self.check_current(group, event.member_id, event.instance_id, event.generation):
+        if error := group.check_current(event.member_id, event.instance_id, event.generation):
             return error
         if event.protocol_type not in (None, group.protocol_type) or event.protocol not in (
             None,
@@ -371,7 +371,7 @@ class ClassicGroups:
         group = self.by_id.get(group_id)
         if error or group is None:
             return error or ErrorCode.UNKNOWN_MEMBER_ID
-        if error := self.check_current(group, member_id, instance_id, generation):
+        if error := group.check_current(member_id, instance_id, generation):
             return error
         self.restart_session(group, group.members[member_id])
         return ErrorCode.REBALANCE_IN_PROGRESS if group.state is _PREPARING else ErrorCode.NONE
@@ -394,7 +394,7 @@ class ClassicGroups:
             return ErrorCode.NONE
         if not member_id and leaving.instance_id is not None:
             member_id = group.static.get(leaving.instance_id, "")
-        error = self.check_member(group, member_id, leaving.instance_id)
+        error = group.check_member(member_id, leaving.instance_id)
         if not error:
             self._drop(group, member_id)
             self._rebalance_without(group)
@@ -440,25 +440,6 @@ class ClassicGroups:
     def restart_session(self, group: Group, member: Member) -> None:
         timeout = NEW_MEMBER_JOIN_TIMEOUT_MS if member.is_new else member.session_timeout_ms
         self._state.timers.set(("session", group.group_id, member.member_id), self._state.now + timeout)
-
-    @staticmethod
-    def check_member(group: Group, member_id: str, instance_id: str | None) -> ErrorCode:
-        """Check the sender: a static member must be the one that holds its group.instance.id (KIP-345)."""
-        if instance_id is not None:
-            holder = group.static.get(instance_id)
-            if holder is None:
-                return ErrorCode.UNKNOWN_MEMBER_ID
-            if holder != member_id:
-                return ErrorCode.FENCED_INSTANCE_ID
-        return ErrorCode.NONE if member_id in group.members else ErrorCode.UNKNOWN_MEMBER_ID
-
-    def check_current(
-        self, group: Group, member_id: str, instance_id: str | None, generation: int
-    ) -> ErrorCode:
-        """Check the sender, and that it knows the present generation."""
-        if error := self.check_member(group, member_id, instance_id):
-            return error
-        return ErrorCode.NONE if generation == group.generation else ErrorCode.ILLEGAL_GENERATION
 
     def loaded(self, group: Group) -> None:
         """Take a group from the log; members get a full session timeout to report back."""

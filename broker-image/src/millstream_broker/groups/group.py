@@ -23,6 +23,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from millstream_kafka.protocol.errors import ErrorCode
 from millstream_kafka.protocol.schema import ZERO_UUID
 
 CONSUMER_PROTOCOL_TYPE = "consumer"
@@ -124,6 +125,22 @@ class Group:
             return bool(protocol_type) and bool(protocols)
         size = len(self.members)
         return self.protocol_type == protocol_type and any(self.votes[name] == size for name, _ in protocols)
+
+    def check_member(self, member_id: str, instance_id: str | None) -> ErrorCode:
+        """Check a sender: a static member must be the one that holds its group.instance.id (KIP-345)."""
+        if instance_id is not None:
+            holder = self.static.get(instance_id)
+            if holder is None:
+                return ErrorCode.UNKNOWN_MEMBER_ID
+            if holder != member_id:
+                return ErrorCode.FENCED_INSTANCE_ID
+        return ErrorCode.NONE if member_id in self.members else ErrorCode.UNKNOWN_MEMBER_ID
+
+    def check_current(self, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
+        """Check a sender, and that it knows the present generation."""
+        if error := self.check_member(member_id, instance_id):
+            return error
+        return ErrorCode.NONE if generation == self.generation else ErrorCode.ILLEGAL_GENERATION
 
     def add(self, member: Member, protocol_type: str) -> None:
         if not self.members:

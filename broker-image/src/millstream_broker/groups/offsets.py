@@ -78,7 +78,7 @@ class CommittedOffsets:
             return ErrorCode.NONE
         if group is None:
             return event.if_missing
-        if error := self._groups.check_current(group, event.member_id, event.instance_id, event.generation):
+        if error := group.check_current(event.member_id, event.instance_id, event.generation):
             return error
         if group.state is GroupState.COMPLETING_REBALANCE:
             return ErrorCode.REBALANCE_IN_PROGRESS

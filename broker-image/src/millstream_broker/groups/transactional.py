@@ -85,7 +85,7 @@ class TransactionalOffsets:
             return ErrorCode.ILLEGAL_GENERATION
         if commit.generation < 0 and not commit.member_id and commit.instance_id is None:
             return ErrorCode.NONE
-        return self._groups.check_current(group, commit.member_id, commit.instance_id, commit.generation)
+        return group.check_current(commit.member_id, commit.instance_id, commit.generation)
 
     def complete(self, caller: Caller, partition: int, marker: TransactionMarker) -> None:
         """Store the end of a producer's transaction. The reply is an error code."""
