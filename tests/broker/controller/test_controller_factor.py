@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from millstream_broker.controller import queries
 from millstream_broker.controller.messages import (
     FactorRaised,
     ReassignmentRequested,
@@ -41,7 +42,7 @@ def replicas(controller: Controller) -> list[tuple[int, ...]]:
 
 
 def missing(controller: Controller) -> int:
-    return to_the_end(controller.machine.count())[2]
+    return to_the_end(queries.count(controller.machine))[2]
 
 
 def copied(controller: Controller, partition: int) -> None:

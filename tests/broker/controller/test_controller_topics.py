@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from millstream_broker.controller import queries
 from millstream_broker.controller.deletion import Deletion
 from millstream_broker.controller.machine import ControllerMachine
 from millstream_broker.controller.messages import (
@@ -176,13 +177,13 @@ def test_a_deletion_waits_for_what_is_being_written_and_holds_up_no_other() -> N
 def test_what_is_being_deleted_is_told_of_once_and_decided_on_and_counted_no_more() -> None:
     led_by_two = PartitionRecord((1, 2), 2, 4, (1, 2), 9, 1)
     controller = Controller(replace(topic("t"), partitions=(led_by_two, replace(led_by_two, leader=1))))
-    assert to_the_end(controller.machine.count())[1] == 1
+    assert to_the_end(queries.count(controller.machine))[1] == 1
     controller.silent = {1, 2, 3}
     controller.handle(DeletionsRequested(frozenset({"t"})))
-    assert to_the_end(controller.machine.count())[1] == 0
+    assert to_the_end(queries.count(controller.machine))[1] == 0
     assert not of(Push, controller.in_sync("t", 0, 2))
     assert not of(WriteStates, controller.live(2))
-    assert to_the_end(controller.machine.count())[0] == 0
+    assert to_the_end(queries.count(controller.machine))[0] == 0
 
 
 def test_a_removal_that_is_done_is_of_the_topic_of_that_time() -> None:
@@ -202,9 +203,9 @@ def test_a_removal_that_is_done_is_of_the_topic_of_that_time() -> None:
 
 def test_partitions_are_counted_that_nobody_or_another_than_the_preferred_replica_leads() -> None:
     controller = Controller(topic("t", (1, 2), (2, 1), (3,)))
-    assert to_the_end(controller.machine.count()) == (0, 0, 0)
+    assert to_the_end(queries.count(controller.machine)) == (0, 0, 0)
     controller.live(2)
-    assert to_the_end(controller.machine.count()) == (1, 2, 0)
+    assert to_the_end(queries.count(controller.machine)) == (1, 2, 0)
 
 
 def test_of_a_deleted_topic_only_the_partitions_in_question_are_to_be_deleted() -> None:

@@ -35,6 +35,7 @@ from ..coordination.controllership import BrokersChanged, ConfigsChanged, Contro
 from ..runtime.slices import begin, call_in_slice, finish, gather_in_slices, slice_left
 from ..runtime.steps import Steps
 from ..topic_rules.internal_topics import ONE_REPLICA, InternalFactors
+from . import queries
 from .channels import Channels
 from .machine import ControllerMachine
 from .messages import (
@@ -196,7 +197,7 @@ class ControllerDriver:
         """Those of these partitions, or of all, that are being moved."""
         await self._within(asyncio.shield(self._loaded), timeout)
         await self._within(self._rest(), timeout)
-        return await finish(self.machine.reassignments(partitions))
+        return await finish(queries.reassignments(self.machine, partitions))
 
     async def controlled_shutdown(
         self, broker_id: int, broker_epoch: int, timeout: float = 30.0

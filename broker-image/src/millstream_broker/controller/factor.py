@@ -59,7 +59,7 @@ def _raise(machine: FactorMachine, topic: str, wanted: int) -> Steps[None]:
     machine.out.append(FactorRaised(topic, len(short), factor))
 
 
-def missing(machine: FactorMachine) -> int:
+def missing(machine: MachineState) -> int:
     """Replicas that the partitions of __consumer_offsets lack of the factor; those being copied are missing."""
     factor, records = machine.settings.offsets_factor, _records(machine, OFFSETS_TOPIC)
     return sum(max(0, factor - len(reassignment.origin(record))) for record in records.values())
@@ -70,7 +70,7 @@ def _factors(machine: FactorMachine) -> Mapping[str, int]:
     return {OFFSETS_TOPIC: settings.offsets_factor, TRANSACTIONS_TOPIC: settings.transactions_factor}
 
 
-def _records(machine: FactorMachine, name: str) -> Mapping[TopicPartition, PartitionRecord]:
+def _records(machine: MachineState, name: str) -> Mapping[TopicPartition, PartitionRecord]:
     topic = machine.topics.get(name)
     keys = ((name, index) for index in range(0 if topic is None else len(topic.partitions)))
     return {key: machine.records[key] for key in keys}

@@ -171,30 +171,6 @@ class ControllerMachine:
                 return False
         return True
 
-    def reassignments(
-        self, partitions: Iterable[TopicPartition] | None
-    ) -> Steps[dict[TopicPartition, PartitionRecord]]:
-        """Those of these partitions (None: of all) that are being moved. Yields after each partition."""
-        found = {}
-        for key in list(self.records) if partitions is None else partitions:
-            if (record := self.records.get(key)) is not None and reassignment.is_moving(record):
-                found[key] = record
-            yield
-        return found
-
-    def count(self) -> Steps[tuple[int, int, int]]:
-        """The numbers of partitions without a leader (OfflinePartitionsCount), of those not led by their preferred
-        replica (PreferredReplicaImbalanceCount), and of replicas that __consumer_offsets lacks. Yields after each
-        partition.
-        """
-        leaderless = not_preferred = 0
-        for key in list(self.records):
-            if (record := self.records.get(key)) is not None and key[0] not in self.deletions:
-                leaderless += record.leader not in self.brokers
-                not_preferred += record.leader != record.replicas[0]
-            yield
-        return leaderless, not_preferred, factor.missing(self)
-
     # Brokers
 
     def _brokers_changed(self, event: BrokersChanged) -> Steps[None]:

@@ -22,6 +22,7 @@ from millstream_process.metrics import Page, bounded
 
 from .. import __version__
 from ..cluster.controllership import Controllership
+from ..controller import queries
 from ..groups.driver import GroupDriver
 from ..log.manager import LogManager
 from ..replication.follower import Follower
@@ -169,7 +170,7 @@ class Metrics:
             }
             found.offline += len(self._replicas.unopened)
             controller = self._controllership.controller
-            counts = (0, 0, 0) if controller is None else await finish(controller.machine.count())
+            counts = (0, 0, 0) if controller is None else await finish(queries.count(controller.machine))
             self._add_counters(page)
             self._add_certificates(page)
             self._add_audit(page)
