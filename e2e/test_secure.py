@@ -1,11 +1,13 @@
 """docs/how-to/secure.md: an open Cluster is closed, while producers move from listener to listener and nothing fails.
 
 Then, Clusters that state nothing: a new one is secure where the operator is set up so, and one from before stays open.
+A pod of the secure one connects by the Secret of a User, and follows it through a rotation.
 """
 
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import time
 from pathlib import Path
@@ -49,6 +51,24 @@ while len(ended) < partitions:
         ended.add(message.partition())
     else:
         print(message.partition(), message.offset(), message.value().decode().split(":")[1])
+"""
+
+USER_KIND = "user.millstream.dev"
+MOUNTED = "/run/millstream/user"
+CONNECT = f"""
+import hashlib, time
+from pathlib import Path
+from confluent_kafka.admin import AdminClient
+while True:
+    names = {{}}
+    exec(Path("{MOUNTED}/client_config.py").read_text(), names)
+    which = hashlib.sha256(names["config"]["sasl.password"].encode()).hexdigest()
+    try:
+        AdminClient(names["config"]).list_topics(timeout=10)
+        print("connected", which, flush=True)
+    except Exception as error:
+        print("failed", which, error, flush=True)
+    time.sleep(0.5)
 """
 
 
@@ -159,7 +179,7 @@ def test_clusters_that_state_nothing(namespace: Namespace) -> None:
         namespace.apply(resource("Topic", "later", {**reference, "partitions": 1}))
         namespace.wait_condition(TOPIC_KIND, "later", timeout=120)
         namespace.apply(resource("User", "late", {**reference, "authentication": {"type": "ScramSha512"}}))
-        namespace.wait_condition("user.millstream.dev", "late", timeout=120)
+        namespace.wait_condition(USER_KIND, "late", timeout=120)
         lists("before", namespace, {})
         lists("after", namespace, login(namespace, "after", "late"))
         with pytest.raises(CommandFailed):
@@ -168,14 +188,78 @@ def test_clusters_that_state_nothing(namespace: Namespace) -> None:
         namespace.kubectl("annotate", KIND, "after", "millstream.dev/unstated-listeners-")
         until("the lost annotation", lambda: annotation(namespace, "after") == "Secure")
         lists("after", namespace, login(namespace, "after", "late"))
+        follows_its_secret("after", namespace, "late", "later")
+        leaves_no_password(namespace, "late")
     finally:
         install(default_cluster=False)
     assert namespace.condition(KIND, "before", "OpenListeners")["reason"] == "NotStated"
 
 
-def lists(cluster: str, namespace: Namespace, config: Json) -> None:
+def follows_its_secret(cluster: str, namespace: Namespace, user: str, topic: str) -> None:
+    """A pod connects again and again as its mounted Secret says, while the User's password is replaced."""
+    pod = f"{user}-client"
+    mount = {"name": "user", "mountPath": MOUNTED, "readOnly": True}
+    container = {
+        "name": "client",
+        "image": CLIENT,
+        "imagePullPolicy": "IfNotPresent",
+        "command": ["python3", "-c", CONNECT],
+        "env": [{"name": "MILLSTREAM_CONFIG", "value": f"{MOUNTED}/client.properties"}],
+        "volumeMounts": [mount],
+    }
+    volume = {"name": "user", "secret": {"secretName": f"{user}-user-client"}}
+    spec = {"containers": [container], "volumes": [volume], "terminationGracePeriodSeconds": 1}
+    namespace.apply({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": pod}, "spec": spec})
+
+    def connected() -> bool:
+        return f"connected {password_of(namespace, user)}" in namespace.kubectl("logs", pod)
+
+    until("a connection by the mounted Secret", connected)
+    namespace.kubectl("exec", "--stdin", pod, "--", "millstream", "produce", topic, stdin=b"one\n")
+    assert namespace.kubectl("exec", pod, "--", "millstream", "consume", topic).splitlines() == ["one"]
+    former, first = login(namespace, cluster, user), password_of(namespace, user)
+    namespace.patch(USER_KIND, user, {"spec": {"rotate": {"requestId": "1", "previousValidSeconds": 30}}})
+    namespace.wait_condition(USER_KIND, user)
+    assert password_of(namespace, user) != first
+    lists(cluster, namespace, former)
+    namespace.kubectl("annotate", "pod", pod, "looked=again")  # so that kubelet brings the Secret at once
+    until("a connection by the new password", connected)
+
+    def is_refused() -> bool:
+        try:
+            lists(cluster, namespace, former, timeout=5)
+        except CommandFailed:
+            return True
+        return False
+
+    until("the end of the former password", is_refused)
+    lines = namespace.kubectl("logs", pod).splitlines()
+    assert [line for line in lines if not line.startswith("connected ")] == []
+    assert list(dict.fromkeys(line.split()[1] for line in lines)) == [
+        first,
+        password_of(namespace, user),
+    ]
+    namespace.kubectl("delete", "pod", pod, "--wait=false")
+
+
+def password_of(namespace: Namespace, user: str) -> str:
+    """Says which password a User has."""
+    return hashlib.sha256(secret(namespace, user, "password").encode()).hexdigest()
+
+
+def leaves_no_password(namespace: Namespace, user: str) -> None:
+    """Its Secrets are empty when it has no authentication any more, a value that a hand has written included."""
+    change = {"data": {"password": base64.b64encode(b"edited-by-hand").decode()}}
+    namespace.patch("secret", user, change)
+    namespace.patch(USER_KIND, user, {"spec": {"authentication": None, "rotate": None}})
+    namespace.wait_condition(USER_KIND, user)
+    for name in (user, f"{user}-user-client"):
+        assert not namespace.get("secret", name).get("data"), name
+
+
+def lists(cluster: str, namespace: Namespace, config: Json, timeout: int = 20) -> None:
     """A client inside Kubernetes reads the Cluster's metadata."""
     code = "import json, sys; from confluent_kafka.admin import AdminClient;"
-    code += " AdminClient(json.loads(sys.argv[1])).list_topics(timeout=20)"
+    code += f" AdminClient(json.loads(sys.argv[1])).list_topics(timeout={timeout})"
     given = json.dumps({**config, "bootstrap.servers": f"{cluster}-bootstrap:9092"})
     namespace.client("python3", "-c", code, given, image=CLIENT)
