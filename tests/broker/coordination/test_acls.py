@@ -216,6 +216,21 @@ async def test_notes_that_name_nothing_are_skipped(caplog: pytest.LogCaptureFixt
     assert sum(record.levelno == logging.ERROR for record in caplog.records) == 10
 
 
+@pytest.mark.parametrize(
+    "pattern",
+    [ResourcePattern(GROUP, "/" * 300), ResourcePattern(GROUP, "\x01" * 130, PatternType.PREFIXED)],
+    ids=["its path", "its note"],
+)
+async def test_name_counts_for_what_the_store_takes_at_once(pattern: ResourcePattern) -> None:
+    """ZooKeeper would close the connection, and with it fail whatever else the broker asks."""
+    acls = await acls_of(SharedTree())
+    acls._nodes.max_node_bytes = 1000
+    failed = await acls.change({pattern: lambda stored: stored | {READ}})
+    assert {name: error.code for name, error in failed.items()} == {pattern: ErrorCode.INVALID_REQUEST}
+    assert "1000 are allowed" in failed[pattern].message
+    assert acls.rules == {}
+
+
 async def test_too_many_rules_for_a_node_are_refused_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     shared = SharedTree()
     acls = await acls_of(shared)

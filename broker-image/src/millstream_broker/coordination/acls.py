@@ -154,13 +154,17 @@ class Acls:
             before = _stored(pattern, node)
             after = change(before)
             operation = _operation(pattern, node, before, after)
+            note = Create(*acl_nodes.change_of(pattern), sequence=True)
             if operation is None:
                 self._take(pattern, self._usable(pattern, node))
-            elif not isinstance(operation, Delete) and len(operation.data) > self._nodes.max_node_bytes:
-                failed[pattern] = self._too_large(pattern, len(operation.data))
+            elif (
+                not isinstance(operation, Delete)
+                and (size := _size(operation, note)) > self._nodes.max_node_bytes
+            ):
+                failed[pattern] = self._too_large(pattern, size)
             else:
                 written.append((pattern, after))
-                multis.append([operation, Create(*acl_nodes.change_of(pattern), sequence=True)])
+                multis.append([operation, note])
         again = []
         results = await self._nodes.multi_all(multis)
         async for (pattern, after), result in cooperatively(zip(written, results, strict=True)):
@@ -210,6 +214,11 @@ def _stored(pattern: ResourcePattern, node: Node | None) -> Entries:
         return frozenset() if node is None else acl_nodes.entries_from(acl_nodes.path_of(pattern), node.data)
     except TreeError:
         return frozenset()
+
+
+def _size(*operations: Create | Set) -> int:
+    """Bytes of a multi, in which the store takes no more than in a node."""
+    return sum(len(each.path.encode()) + len(each.data) for each in operations)
 
 
 def _operation(

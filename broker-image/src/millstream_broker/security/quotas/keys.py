@@ -42,7 +42,7 @@ def check(key: str, value: float, *, of_ip: bool) -> str:
         return repr(value)
     if value > float(rule.largest):
         raise _invalid(f"Proposed value for {key} is too large for {_article(rule.type_name)}.")
-    if value % 1.0 > 1e-6:
+    if value < 1 or value % 1.0 > 1e-6:
         raise _invalid(f"{key} cannot be a fractional value.")
     return str(min(int(value), rule.largest))
 
