@@ -40,6 +40,8 @@ class Topic:
         self.writable = asyncio.Event()
         self.writable.set()
         self.failure: Exception | None = None
+        self.largest = 1 << 20
+        """Its max.message.bytes."""
 
     def partition_count(self) -> int | None:
         return 1
@@ -51,12 +53,19 @@ class Topic:
         self.markers.append((len(self.appended), marker))
 
     async def append(
-        self, partition: int, batch: bytes, producer: TransactionalProducer | None = None
+        self,
+        partition: int,
+        batch: bytes,
+        producer: TransactionalProducer | None = None,
+        *,
+        is_end: bool = False,
     ) -> None:
         self.under_way += 1
         await self.writable.wait()
         if self.failure is not None:
             raise self.failure
+        if len(batch) > self.largest and not is_end:
+            raise ApiError(ErrorCode.MESSAGE_TOO_LARGE)
         self.appended.append((partition, list(read_records(batch))))
         self.producers.append(producer)
 
@@ -154,6 +163,33 @@ async def test_a_batch_has_few_enough_records_to_be_built_at_once() -> None:
         writing.writer.write(StoreRecords(number, 0, [(b"k", b"")] * count))
     await writing.finish()
     assert writing.together == [[0], [1, 2], [3], [4], [5]]
+
+
+async def test_writes_that_are_too_large_together_are_appended_one_by_one(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    writing = Writing()
+    await writing.begin_append()
+    writing.topic.largest = 1000
+    for number, size in enumerate((600, 600, 2000, 600, 2000), 1):
+        writing.writer.write(StoreRecords(number, 0, [record(size, b"%d" % number)], is_end=number == 5))
+    await writing.finish()
+    too_large = ErrorCode.MESSAGE_TOO_LARGE
+    assert writing.answers == [
+        ([0], NONE),
+        ([1], NONE),
+        ([2], NONE),
+        ([3], too_large),
+        ([4], NONE),
+        ([5], NONE),
+    ]
+    keys = [each.key for _, records in writing.topic.appended for each in records]
+    assert keys == [b"first", b"1", b"2", b"4", b"5"], "the order is kept, and an end may have any size"
+    assert len(caplog.messages) == 1, "only one of them is refused"
+    for number in (6, 7):
+        writing.writer.write(StoreRecords(number, 0, [record(300)]))
+    await writing.finish()
+    assert writing.together[-1] == [6, 7], "later ones are together again"
 
 
 async def test_the_records_of_a_write_count_together_with_their_keys() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from millstream_broker.api.add_partitions_to_txn import AT_ONCE
 from millstream_broker.broker import Broker
 from millstream_broker.log.append_origin import AppendOrigin
 from millstream_broker.log.producer_state import LATE_BUFFER_MS
+from millstream_broker.topic_rules.internal_topics import TRANSACTIONS_TOPIC
 from millstream_harness.group_drivers import PATIENCE_S, until
 from millstream_harness.in_process import connected, create, running
 from millstream_harness.transactions import write
@@ -104,6 +106,23 @@ def markers(broker: Broker, topic: str, index: int) -> list[tuple[int, int, EndT
         if header.is_control:
             found.append((header.producer_id, header.producer_epoch, read_marker(batch)))
     return found
+
+
+async def test_a_transaction_ends_although_its_record_has_become_too_large(
+    broker: Broker, client: Connection
+) -> None:
+    """Max.message.bytes was lowered, or the record of the end is a few bytes larger than the one before."""
+    producer = await started(client)
+    assert await added(client, producer, 0) == [NONE]
+    internal = [log for log in broker.logs if log.directory.name.startswith(TRANSACTIONS_TOPIC)]
+    assert len(internal) == 2
+    for log in internal:
+        log.reconfigure(replace(log.config, max_message_bytes=70))
+    assert await added(client, producer, 1) == [ErrorCode.UNKNOWN_SERVER_ERROR]
+    producer = await ended(client, producer, committed=True)
+    assert await completed(client) == "CompleteCommit"
+    assert len(markers(broker, "t", 0)) == 1
+    assert await added(client, producer, 1) == [ErrorCode.UNKNOWN_SERVER_ERROR]
 
 
 @pytest.mark.parametrize("committed", [True, False])

@@ -48,7 +48,12 @@ class SharedTopic:
         return 1
 
     async def append(
-        self, partition: int, batch: bytes, producer: TransactionalProducer | None = None
+        self,
+        partition: int,
+        batch: bytes,
+        producer: TransactionalProducer | None = None,
+        *,
+        is_end: bool = False,
     ) -> None:
         await self.writable.wait()
         self.batches.append(batch)

@@ -35,6 +35,8 @@ class StoreRecords:
     partition: int
     records: Sequence[KeyValue]
     producer: TransactionalProducer | None = None
+    is_end: bool = False
+    """Whether they end something, so that no limit of sizes applies."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -116,7 +116,12 @@ class BrokerInternalTopic:
         )
 
     async def append(
-        self, partition: int, batch: bytes, producer: TransactionalProducer | None = None
+        self,
+        partition: int,
+        batch: bytes,
+        producer: TransactionalProducer | None = None,
+        *,
+        is_end: bool = False,
     ) -> None:
         led = self._replicas.partition(self.name, partition)
         if producer is not None and isinstance(producer.guard, VerificationGuard):
@@ -125,7 +130,10 @@ class BrokerInternalTopic:
                 producers.verifications.verified(producer.guard)
         records = memoryview(bytearray(batch))
         appended = led.append(
-            records, int(time() * 1000), timeout_ms=self._timeout_ms, origin=AppendOrigin.COORDINATOR
+            records,
+            int(time() * 1000),
+            timeout_ms=self._timeout_ms,
+            origin=AppendOrigin.COORDINATOR_END if is_end else AppendOrigin.COORDINATOR,
         )
         if isinstance(appended, DelayedProduce):
             try:

@@ -143,11 +143,16 @@ class CoordinatorState(Generic[TimerKey]):
         then: Continuation,
         if_late: Continuation | None = None,
         producer: TransactionalProducer | None = None,
+        *,
+        is_end: bool = False,
     ) -> None:
-        """Append records to the partition that holds the key, perhaps as part of a producer's transaction."""
+        """Append records to the partition that holds the key, perhaps as part of a producer's transaction.
+
+        Those of an end may have any size.
+        """
         partition = self.partition_of(key)
         self._writes[self.next_write] = (partition, then, if_late)
-        self._effects.append(StoreRecords(self.next_write, partition, records, producer))
+        self._effects.append(StoreRecords(self.next_write, partition, records, producer, is_end))
         self.next_write += 1
 
     def store_marker(self, partition: int, marker: TransactionMarker, then: Continuation) -> None:

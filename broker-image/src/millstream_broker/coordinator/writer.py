@@ -1,7 +1,8 @@
 """Writes a coordinator's records into its internal topic.
 
 One append at a time for each partition, in the order of the requests; requests in the meantime share the next batch
-(group commit), up to ``BATCH_BYTES`` and ``BATCH_RECORDS``. A reply follows the end of the append, never before.
+(group commit), up to ``BATCH_BYTES`` and ``BATCH_RECORDS``, and one by one if the topic's max.message.bytes is lower. A
+reply follows the end of the append, never before.
 
 A batch that is in the log, but not on enough replicas in time, is late: the next one follows it, and its writes are
 stored when the high watermark passes it. Nobody waits for them any more, so a limit keeps them few
@@ -26,7 +27,7 @@ from millstream_process import supervision
 from .effects import StoreMarker, StoreRecords, TransactionalProducer, TransactionMarker
 
 BATCH_BYTES = 128 * 1024
-"""Well below any sensible max.message.bytes; a larger single write goes alone."""
+"""A larger single write goes alone."""
 
 BATCH_RECORDS = 200
 """Building a batch of this many takes a millisecond or two; a single write may have more, such as a large group's."""
@@ -48,6 +49,10 @@ class Late(ApiError):
         self.committed = committed
 
 
+class _TooLarge(Exception):
+    """A batch of several writes is too large; each of them may not be."""
+
+
 class InternalTopic(Protocol):
     """A coordinator's topic, as its runtime needs it."""
 
@@ -61,9 +66,17 @@ class InternalTopic(Protocol):
         """Create the topic unless it exists; returns its number of partitions. Raises ApiError."""
 
     async def append(
-        self, partition: int, batch: bytes, producer: TransactionalProducer | None = None
+        self,
+        partition: int,
+        batch: bytes,
+        producer: TransactionalProducer | None = None,
+        *,
+        is_end: bool = False,
     ) -> None:
-        """Return when the batch is committed as with acks=all. Raises ApiError: it is not in the log; or Late."""
+        """Return when the batch is committed as with acks=all. Raises ApiError: it is not in the log; or Late.
+
+        The topic's limits of sizes do not apply to an end.
+        """
 
     async def append_marker(self, partition: int, marker: TransactionMarker) -> None:
         """Return when the marker is committed. Raises ApiError: it may be in the log, and can be repeated."""
@@ -123,12 +136,14 @@ class PartitionWriter:
 
     async def _drain(self, partition: int) -> None:
         queue = self._queues[partition]
+        alone = 0
         while queue:
             if isinstance(marker := queue[0], StoreMarker):
                 queue.popleft()
                 await self._append_marker(marker)
                 continue
-            stores = self._take(queue)
+            stores = self._take(queue, BATCH_RECORDS if not alone else 0)
+            alone = max(alone - 1, 0)
             writes = [store.write for store in stores]
             if self._late_writes[partition] >= MOST_LATE:
                 self._stored(writes, ErrorCode.NOT_ENOUGH_REPLICAS)
@@ -144,6 +159,9 @@ class PartitionWriter:
                     )
                 )
                 self._late(writes, late.code)
+            except _TooLarge:
+                queue.extendleft(reversed(stores))
+                alone = len(stores)
             else:
                 self._stored(writes, error)
         del self._tasks[partition]
@@ -163,14 +181,14 @@ class PartitionWriter:
         return error.code
 
     @staticmethod
-    def _take(queue: deque[StoreRecords | StoreMarker]) -> list[StoreRecords]:
-        """The next stores for one batch; those of a transaction are in batches of their own."""
+    def _take(queue: deque[StoreRecords | StoreMarker], most: int) -> list[StoreRecords]:
+        """The next stores for one batch, one in any case; those of a transaction are in batches of their own."""
         first = queue.popleft()
         assert isinstance(first, StoreRecords)
         stores, size, count = [first], _size(first), len(first.records)
         while queue and isinstance(following := queue[0], StoreRecords):
             size, count = size + _size(following), count + len(following.records)
-            if size > BATCH_BYTES or count > BATCH_RECORDS or first.producer or following.producer:
+            if size > BATCH_BYTES or count > most or first.producer or following.producer:
                 break
             stores.append(following)
             queue.popleft()
@@ -198,13 +216,15 @@ class PartitionWriter:
             transactional=producer is not None,
         )
         try:
-            if producer is None:
-                await self._topic.append(partition, batch)
-            else:
-                await self._topic.append(partition, batch, producer)
+            await self._topic.append(partition, batch, producer, is_end=all(store.is_end for store in stores))
         except Late:
             raise
         except ApiError as error:
+            if len(stores) > 1 and error.code in (
+                ErrorCode.MESSAGE_TOO_LARGE,
+                ErrorCode.RECORD_LIST_TOO_LARGE,
+            ):
+                raise _TooLarge from error
             return self._refused(partition, error)
         except Exception:
             # A defect, or an unknown disk error: never report success.

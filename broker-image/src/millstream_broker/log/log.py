@@ -41,7 +41,7 @@ from . import (
     validator,
 )
 from .append_info import AppendInfo
-from .append_origin import CLIENT, MARKERS, MIRROR, AppendOrigin
+from .append_origin import CLIENT, ENDS, MARKERS, MIRROR, AppendOrigin
 from .config import LogConfig
 from .files import FileCache
 from .ordinary_append import append_ordinary
@@ -171,7 +171,7 @@ class Log(ReadableLog):
                 self.log_start_offset,
                 duplicate=True,
             )
-        if len(view) > self.config.segment_bytes and origin not in MARKERS:
+        if len(view) > self.config.segment_bytes and origin not in ENDS:
             raise ApiError(
                 ErrorCode.RECORD_LIST_TOO_LARGE,
                 f"{len(view)} bytes exceed segment.bytes={self.config.segment_bytes}",

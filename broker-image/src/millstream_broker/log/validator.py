@@ -41,7 +41,7 @@ from millstream_kafka.compression import Compression
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 
 from ..topic_rules.mirrored_topics import LARGEST_EPOCH, LARGEST_OFFSET
-from .append_origin import BY_THIS_BROKER, MARKERS, AppendOrigin
+from .append_origin import BY_THIS_BROKER, ENDS, AppendOrigin
 from .config import LogConfig
 
 logger = logging.getLogger(__name__)
@@ -101,7 +101,7 @@ def _admit(
     view = memoryview(batches)
     if view.readonly:
         view = memoryview(bytearray(view))
-    largest = INT32_MAX if origin in MARKERS else config.max_message_bytes  # a transaction begun must end
+    largest = INT32_MAX if origin in ENDS else config.max_message_bytes
     headers = validate(view, largest, read=read, allowed=_ALLOWED.get(origin, 0))
     if config.reads_compressed and not read and any(header.compression for header in headers):
         raise HeaderRefusedError(ErrorCode.INVALID_RECORD, "compressed records that have not been read")

@@ -317,7 +317,8 @@ class TransactionCoordinatorShard:
                 self._send_markers(transactional_id, transaction)
 
         record = transaction_record(transactional_id, changed, self._server_version)
-        self.state.store(transactional_id, [record], stored, then)
+        is_end = changed.state.is_ending or changed.state.is_complete
+        self.state.store(transactional_id, [record], stored, then, is_end=is_end)
 
     def _fence(
         self, transactional_id: str, transaction: Transaction, then: Callable[[ErrorCode], None]
