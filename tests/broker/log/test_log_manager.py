@@ -143,12 +143,12 @@ def test_a_stop_does_not_fsync_for_long(tmp_path: Path) -> None:
     manager = start(tmp_path, config=LogConfig(segment_bytes=200))
     send(manager.get_or_create("t", 0), 300)
     manager.close(sync_for_s=0.0)
-    assert (tmp_path / ".kafka_cleanshutdown").read_text().startswith("version=0\nsynced=false\nlogs.2=")
+    assert (tmp_path / ".kafka_cleanshutdown").read_text().startswith("version=0\nsynced=false\nlogs.3=")
     manager = start(tmp_path)
     assert manager.dirs[0].clean
     assert manager.dirs[0].rolled == set(manager), "what the last stop left is made up for"
     manager.close(sync_for_s=60)
-    assert (tmp_path / ".kafka_cleanshutdown").read_text().startswith("version=0\nsynced=true\nlogs.2=")
+    assert (tmp_path / ".kafka_cleanshutdown").read_text().startswith("version=0\nsynced=true\nlogs.3=")
 
 
 def test_a_directory_that_fails(tmp_path: Path) -> None:

@@ -231,7 +231,7 @@ def test_a_log_start_that_cannot_be_moved_takes_its_directory(
 def marker(home: Path) -> str | None:
     """The marker without the checksum of the logs' summaries."""
     path = home / ".kafka_cleanshutdown"
-    return path.read_text().partition("logs.2=")[0] if path.exists() else None
+    return path.read_text().partition("logs.3=")[0] if path.exists() else None
 
 
 SYNCED, NOT_SYNCED = (f"version=0\nsynced={word}\n" for word in ("true", "false"))

@@ -11,12 +11,16 @@ from typing import Any
 import pytest
 
 from millstream_broker.log import recovery, summaries
+from millstream_broker.log.append_origin import AppendOrigin
 from millstream_broker.log.config import LogConfig
+from millstream_broker.log.directory import BOOT_ID
 from millstream_broker.log.log import Log
 from millstream_broker.log.manager import LogManager
+from millstream_broker.log.transaction_index import AbortedTransaction
 from millstream_harness.log_dirs import NOW, block, kill, send, start
 from millstream_harness.wire import record
 from millstream_kafka.batch import build_batch
+from millstream_kafka.control_batch import EndTransactionMarker, build_marker
 
 TOPIC_ID = uuid.UUID("c5db41bf-48d3-41db-be1b-a6a230589398")
 CONFIG = LogConfig(segment_bytes=2000, index_interval_bytes=200)
@@ -173,6 +177,80 @@ def test_a_log_whose_producers_cannot_be_read_is_read(tmp_path: Path, read_folde
     assert read_folders == ["t-0"] * 2
     assert {**state(only(manager)), "producers": None} == {**before, "producers": None}
     assert set(only(manager).producers.by_id) == {7, 8, 9}
+    manager.close()
+
+
+def with_aborted(manager: LogManager) -> Log:
+    """A log with an aborted transaction in each of several segments."""
+    log = manager.get_or_create("t", 0, TOPIC_ID)
+    for number in range(60):
+        verifications = log.producers.verifications
+        verifications.verified(verifications.begin(7, 0, number, bumps_epoch=False))
+        batch = build_batch(
+            [record("v", timestamp=NOW)],
+            producer_id=7,
+            producer_epoch=0,
+            base_sequence=number,
+            transactional=True,
+        )
+        log.append(bytearray(batch), leader_epoch=0, now_ms=NOW, origin=AppendOrigin.TRANSACTION)
+        ending = EndTransactionMarker(committed=number % 2 == 0, coordinator_epoch=0)
+        marker = build_marker(ending, producer_id=7, producer_epoch=0, timestamp=NOW)
+        log.append(bytearray(marker), leader_epoch=0, now_ms=NOW, origin=AppendOrigin.MARKER)
+    assert len(log.segments.aborted.bases) > 2
+    return log
+
+
+def aborted(log: Log) -> list[AbortedTransaction]:
+    """What readers of committed records get."""
+    return log.segments.aborted.collect(0, 0, log.log_end_offset)
+
+
+def cut(path: Path) -> None:
+    """To a whole number of entries: nothing in the file shows it."""
+    os.truncate(path, path.stat().st_size - 34)
+
+
+def cut_within_an_entry(path: Path) -> None:
+    os.truncate(path, path.stat().st_size - 5)
+
+
+def empty(path: Path) -> None:
+    os.truncate(path, 0)
+
+
+def overwrite(path: Path) -> None:
+    path.write_bytes(bytes(path.stat().st_size))
+    os.utime(path, ns=(1, 1))  # file timestamps are coarse
+
+
+@pytest.mark.parametrize("is_same_boot", [True, False], ids=["same boot", "another boot"])
+@pytest.mark.parametrize("harm", [Path.unlink, cut, cut_within_an_entry, empty, overwrite])
+@pytest.mark.parametrize("which", [0, 1, -1], ids=["first", "second", "last"])
+def test_a_transaction_index_that_was_harmed_after_the_stop_is_written_again(
+    tmp_path: Path,
+    harm: Callable[[Path], None],
+    which: int,
+    is_same_boot: bool,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Readers of committed records would get aborted ones: a log without such a file may be whole."""
+    manager = start(tmp_path, config=CONFIG)
+    before = aborted(with_aborted(manager))
+    assert len(before) == 30
+    manager.close()
+    harm(sorted((tmp_path / "t-0").glob("*.txnindex"))[which])
+    if not is_same_boot:
+        (tmp_path / BOOT_ID).write_text("another")
+    manager = start(tmp_path, config=CONFIG)
+    assert manager.dirs[0].clean
+    assert aborted(only(manager)) == before
+    assert "the transaction index is damaged" in caplog.text
+    manager.close()
+    caplog.clear()
+    manager = start(tmp_path, config=CONFIG)
+    assert aborted(only(manager)) == before
+    assert "the transaction index is damaged" not in caplog.text
     manager.close()
 
 

@@ -303,7 +303,7 @@ def test_oldest_guard_is_dropped_beyond_the_limit(monkeypatch: pytest.MonkeyPatc
 
 
 def test_question_about_another_epoch_removes_no_guard(tmp_path: Path) -> None:
-    """Anybody may ask about any producer: producer ids are small numbers."""
+    """Anybody may ask about any producer: batches show their ids."""
     log = open_log(tmp_path)
     verifications = log.producers.verifications
     guard = verifications.begin(1, 1, 0, bumps_epoch=True)

@@ -197,7 +197,7 @@ async def test_requests_of_a_producer_keep_their_order(tmp_path: Path) -> None:
 
 
 async def test_nobody_else_holds_up_a_producer_or_removes_its_guard(tmp_path: Path) -> None:
-    """Producer ids are small numbers: whoever may write to the topic may name one, with his own transactional id."""
+    """Whoever may read and write the topic may name it, with his own transactional id."""
     async with served(tmp_path) as it:
         it.coordinator.may_answer.clear()
         own = it.begin(batch(epoch=1))

@@ -183,6 +183,20 @@ async def test_markers_wait_for_a_leader_and_for_a_broker_that_is_down() -> None
 
 
 @virtual_time
+async def test_a_broker_that_is_down_is_told_once_until_it_answers(caplog: pytest.LogCaptureFixture) -> None:
+    around = Surroundings(topic("a", 1))
+    line = "cannot send transaction markers to broker 1, retrying: host:1: it is down"
+    for producer in (5, 6):
+        around.down.add(1)
+        around.send(A0, producer_id=producer)
+        await around.wait(5)
+        around.down.clear()
+        await around.wait()
+        assert around.written == [A0] * (producer - 4)
+        assert caplog.messages == [line] * (producer - 4)
+
+
+@virtual_time
 async def test_a_partition_that_stays_unknown_needs_no_marker() -> None:
     around = Surroundings(topic("a", 1))
     around.send(A0, A1, B0)

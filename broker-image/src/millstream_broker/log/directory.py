@@ -296,15 +296,22 @@ class LogDir:
     def load_checkpoints(self) -> None:
         """Read the last broker's notes, for :meth:`checkpointed` and :meth:`summary`. Blocking."""
         self._found = {name: self._load(name) for name in _CHECKPOINTS}
-        if (
-            self.clean and self.same_boot and self._summarized
-        ):  # otherwise the page cache may not have reached the disk
+        if self.clean and self._summarized:
             self._summaries = summaries.load(str(self.path), self._summarized)
 
     def summary(self, folder: Path) -> Summary | None:
         """The log in this folder as the last broker closed it, if nobody has changed it since. Blocking, any thread."""
         summary = self._summaries.get(folder.name)
-        return summary if summary is not None and summary.is_of(str(folder)) else None
+        if summary is None or not self.same_boot:  # the page cache may not have reached the disk
+            return None
+        return summary if summary.is_of(str(folder)) else None
+
+    def lost_aborted(self, folder: Path) -> list[int]:
+        """The segments of the log in this folder that have lost some of their transaction index since the last clean
+        stop. Blocking, any thread. OSError.
+        """
+        summary = self._summaries.get(folder.name)
+        return [] if summary is None else summary.lost_aborted(str(folder))
 
     def _load(self, name: str) -> Checkpoint:
         """Load one checkpoint; empty if unreadable: then more of the logs is read."""

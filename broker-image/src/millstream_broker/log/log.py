@@ -23,7 +23,7 @@ import os
 import shutil
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from millstream_kafka.appendable import HeaderRefusedError
@@ -75,6 +75,7 @@ class Log(ReadableLog):
         now_ms: int | None = None,
         topic_id: uuid.UUID | None = None,
         summary: Summary | None = None,
+        lost_aborted: Collection[int] = (),
     ) -> Log:
         """Open the log in ``directory``, or create it. Blocking, in any thread. Raises OSError.
 
@@ -84,6 +85,7 @@ class Log(ReadableLog):
         ``recovery_point`` on.
         ``summary``: from a clean stop; the caller has checked that it still matches the folder
         (`Summary.is_of`).
+        ``lost_aborted``: segments whose transaction index has lost something since the last process closed the log.
         """
         files = FileCache() if files is None else files
         now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
@@ -101,6 +103,7 @@ class Log(ReadableLog):
                 from_offset=None if clean else recovery.NOWHERE if page_cache_kept else recovery_point,
                 log_start_offset=log_start_offset,
                 now_ms=now_ms,
+                lost_aborted=lost_aborted,
             )
         log = cls(config, *loaded, recovery_point=recovery_point, home=home, topic_id=topic_id)
         if is_reopened:

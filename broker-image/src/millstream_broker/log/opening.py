@@ -82,6 +82,7 @@ def _open_log(folder: LogFolder, config: LogConfig, files: FileCache) -> Log:
         home=home,
         topic_id=topic_id,
         summary=summary,
+        lost_aborted=home.lost_aborted(path) if summary is None else (),
     )
     if not home.is_identified:
         if start > log.log_end_offset:

@@ -21,7 +21,7 @@ import logging
 import os
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from millstream_kafka.batch import MAGIC
@@ -131,11 +131,12 @@ def load(
     from_offset: int | None,
     log_start_offset: int,
     now_ms: int,
+    lost_aborted: Collection[int] = (),
 ) -> tuple[Segments, int, int, ProducerStateManager, LeaderEpochs]:
     """The log in ``path``: segments, start and end offset, producers, epochs.
 
     ``from_offset``: verify the batches from there on (at least those that no index entry confirms); None: the log was
-    closed cleanly.
+    closed cleanly. ``lost_aborted``: segments whose transaction index has lost something.
     """
     interval = config.index_interval_bytes
     segments = Segments(path, files)
@@ -153,7 +154,13 @@ def load(
         segments.set_aside(0, len(segments))
         segments.create(log_start_offset, now_ms, interval)
         end_offset = log_start_offset
-    lost = list(segments.aborted.unsound())
+    lost = [*segments.aborted.unsound(), *lost_aborted]
+    if lost:
+        logger.warning(
+            "%s: the transaction index is damaged: noting the aborted transactions from offset %d on again",
+            path,
+            min(lost),
+        )
     if from_offset is not None:
         segments.aborted.truncate_to(end_offset)
         if from_offset < end_offset:  # the machine restarted: later transaction indexes may be missing

@@ -1,9 +1,10 @@
 """Summaries of all logs, which a clean stop writes to ``.clean-logs`` so that the next start is fast.
 
 If a log's folder and segments have not changed, the broker opens it from its summary, at the cost of one stat
-for the folder and one for each segment. It opens any other log from its files (``recovery``). Summaries are
-valid only within one boot of the machine, and only with the marker of the same clean stop, which contains
-their checksum. The next start removes both files.
+for the folder and one for each segment and transaction index. It opens any other log from its files (``recovery``);
+then the summary tells which transaction indexes have lost something, because a log without one may be whole. Summaries
+are valid only with the marker of the same clean stop, which contains their checksum, and replace the files only within
+one boot of the machine. The next start removes both files.
 
 The file is JSON: a list of logs, each a list of the fields of :class:`Summary`.
 """
@@ -20,7 +21,7 @@ from typing import NamedTuple
 
 from millstream_kafka.kafka_uuid import uuid_from, uuid_text
 
-from . import recovery
+from . import recovery, transaction_index
 from .config import LogConfig
 from .epochs import LeaderEpochs
 from .files import FileCache, read_file, write_atomically
@@ -32,7 +33,7 @@ from .state import LogState
 logger = logging.getLogger(__name__)
 
 FILE_NAME = ".clean-logs"
-KEY = "logs.2"
+KEY = "logs.3"
 """Key of the checksum in the marker. The number is the version of the row format."""
 
 
@@ -54,23 +55,38 @@ class Summary(NamedTuple):
     """Base offset, size in bytes, and modification time in ns of each segment."""
     indexing: Indexing
     """The active segment's."""
-    aborted: list[int]
-    """Base offsets of the segments with a transaction index."""
+    aborted: list[tuple[int, int, int]]
+    """Base offset, size in bytes, and modification time in ns of each transaction index; size 0 if there is no file."""
 
     def is_of(self, path: str) -> bool:
         """Whether the folder at ``path`` is unchanged since. Blocking."""
         try:
-            return os.stat(path).st_mtime_ns == self.changed_ns and all(
-                _status(f"{path}/{base:020d}.log") == (size, changed_ns)
-                for base, size, changed_ns in self.segments
+            return (
+                os.stat(path).st_mtime_ns == self.changed_ns
+                and all(
+                    _status(f"{path}/{base:020d}.log") == (size, changed_ns)
+                    for base, size, changed_ns in self.segments
+                )
+                and all(_index_status(path, base) == (size, at_ns) for base, size, at_ns in self.aborted)
             )
         except OSError:
             return False
+
+    def lost_aborted(self, path: str) -> list[int]:
+        """The segments in ``path`` whose transaction index is not as large as it was. Blocking. OSError."""
+        return [base for base, size, _ in self.aborted if _index_status(path, base)[0] != size]
 
 
 def _status(path: str) -> tuple[int, int]:
     status = os.stat(path)
     return status.st_size, status.st_mtime_ns
+
+
+def _index_status(path: str, base: int) -> tuple[int, int]:
+    try:
+        return _status(f"{path}/{base:020d}{transaction_index.SUFFIX}")
+    except FileNotFoundError:
+        return 0, 0
 
 
 def of(log: LogState) -> Summary | None:
@@ -81,6 +97,7 @@ def of(log: LogState) -> Summary | None:
             return None
         indexing = log.segments.active.indexing
         segments = [(segment.base_offset, *_status(segment.path())) for segment in log.segments]
+        aborted = [(base, *_index_status(path, base)) for base in log.segments.aborted.bases]
         changed_ns = os.stat(path).st_mtime_ns
     except OSError:
         return None
@@ -96,7 +113,7 @@ def of(log: LogState) -> Summary | None:
         log.epochs.entries,
         segments,
         indexing,
-        log.segments.aborted.bases,
+        aborted,
     )
 
 
@@ -109,7 +126,7 @@ def reopen(
     for base, size, _ in summary.segments:
         segments.add(segments.segment(base, size=size, created_ms=now_ms, index_interval_bytes=interval))
     segments.active.resume(summary.indexing)
-    for base in summary.aborted:
+    for base, _, _ in summary.aborted:
         segments.aborted.found(base)
     producers = ProducerStateManager()
     if summary.has_producers:
@@ -161,7 +178,7 @@ def load(directory: str, checksum: str) -> dict[str, Summary]:
             [(epoch, offset) for epoch, offset in epochs],
             [(base, size, at_ns) for base, size, at_ns in segments],
             Indexing(*indexing),
-            aborted,
+            [(base, size, at_ns) for base, size, at_ns in aborted],
         )
     return found
 

@@ -82,6 +82,8 @@ class TransactionMarkerSender:
         self._queues: dict[int, deque[Item]] = {}
         """By leader."""
         self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._silent: set[int] = set()
+        """Leaders that the last request could not be sent to: the log says it once."""
         self._is_closed = False
 
     def report_to(self, written: Callable[[Markers, Iterable[TopicPartition]], None]) -> None:
@@ -183,10 +185,14 @@ class TransactionMarkerSender:
             [_marker(sending.markers, partitions) for sending, partitions in by_sending.items()]
         )
         try:
-            return await self._peers.call(broker, write_txn_markers.API, VERSION, request)
+            response = await self._peers.call(broker, write_txn_markers.API, VERSION, request)
         except BrokerError as error:
-            log.warning("cannot send transaction markers to broker %d, retrying: %s", leader, error)
+            if leader not in self._silent:
+                self._silent.add(leader)
+                log.warning("cannot send transaction markers to broker %d, retrying: %s", leader, error)
             return None
+        self._silent.discard(leader)
+        return response
 
     def _judge(
         self, sending: _Sending, partitions: list[TopicPartition], errors: dict[TopicPartition, ErrorCode]
