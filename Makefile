@@ -16,7 +16,7 @@ KAFKA_JARS := .jars/kafka-$(KAFKA_VERSION)
 IMAGE_BUILD ?= docker build -t
 MAVEN := mvn -B -Dstyle.color=never
 
-.PHONY: setup demo demo-failover test test-unit test-process test-soak test-all test-oldest compat-matrix durations mutation faults e2e bench operator-scale lint types spelling workflows images contexts wheels chart version jars kafka-jars spark-classes moto lock clean definitions docs docs/protocol.md docs/command.md docs/metrics.md docs/reference/authorization.md docs/reference/broker-configuration.md docs/reference/conditions.md docs/images/dashboards docs/images/dashboards/operator
+.PHONY: setup demo demo-failover test test-unit test-process test-soak test-all test-oldest compat-matrix durations mutation past-defects faults e2e bench operator-scale lint types spelling workflows images contexts wheels chart version jars kafka-jars spark-classes moto lock clean definitions docs docs/protocol.md docs/command.md docs/metrics.md docs/reference/authorization.md docs/reference/broker-configuration.md docs/reference/conditions.md docs/images/dashboards docs/images/dashboards/operator
 
 # $(call timed,NAME,COMMAND): run it, show what goes on, and how long it took.
 timed = $(PYTHON) .ci/step.py $(1) $(2)
@@ -222,6 +222,10 @@ docs/reference/conditions.md: setup
 # Changes the code one operator at a time, for hours: MUTATION="--only log/compaction --only groups".
 mutation: setup
 	@$(BIN)/python tests/mutation/mutate.py $(MUTATION)
+
+# Puts defects of the past back, one at a time, and runs the tests that must notice: DEFECTS="--only log".
+past-defects: setup
+	@$(BIN)/python tests/mutation/past_defects.py $(DEFECTS)
 
 # Apache Kafka and its tools, which tests and benchmarks run beside Millstream. Releases whose connect-mirror is not in
 # Maven Central come without MirrorMaker 2, and its tests are skipped.

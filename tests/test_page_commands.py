@@ -22,6 +22,7 @@ from millstream_harness.pages import blocks, commands, unfenced
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAMS = {
     "BENCH": "bench/src/millstream_bench/run.py",
+    "DEFECTS": "tests/mutation/past_defects.py",
     "FAULTS": "tests/faults/millstream_faults",
     "MUTATION": "tests/mutation/mutate.py",
     "SCALE": "tests/harness/millstream_harness/operator_scale.py",

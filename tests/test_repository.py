@@ -14,6 +14,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import mutate
+import past_defects
 from millstream_harness.chart import VERSION
 from millstream_harness.tiers import SOAK, UNIT, files_in, tiers_in
 
@@ -246,3 +247,20 @@ def test_each_finding_is_listed_and_names_what_it_needs() -> None:
         head = (folder / name).read_text().partition("\nset -e")[0]
         for part in ("\n# Seen: ", "\n# Needs ", "Fails if this changes."):
             assert part in head, f"{name}: {part.strip()}"
+
+
+@pytest.mark.parametrize("area", sorted(path.stem for path in past_defects.DEFECTS.glob("*.toml")))
+def test_defects_of_the_past_can_be_put_back(area: str) -> None:
+    """An entry whose text or test has changed would show nothing."""
+    for defect in past_defects.defects():
+        if defect.area != area:
+            continue
+        ast.parse(defect.put_back((ROOT / defect.file).read_text()))
+        assert defect.with_defect != defect.text, defect.what
+        assert defect.tests, defect.what
+        for test in defect.tests:
+            path, _, name = test.partition("::")
+            assert f"def {name}(" in (ROOT / path).read_text(), (
+                f"{area}.toml, {defect.what!r}: {test} is gone"
+            )
+            assert SOAK not in tiers_in((ROOT / path).read_text()), test

@@ -245,6 +245,25 @@ def test_a_throttled_pass_can_be_cancelled(log: Log) -> None:
     assert not list(log.directory.glob("*.cleaned"))
 
 
+def test_a_pass_that_is_cancelled_while_it_writes_leaves_no_file(log: Log) -> None:
+    for i in range(40):
+        put_closed(log, ("k", f"{i}"))
+    written: list[str] = []
+
+    class Cancelling(Throttler):
+        def take(self, size: int) -> float:
+            if found := list(log.directory.glob("*.cleaned")):
+                written.extend(path.name for path in found)
+                compaction.cancel()
+            return 0.0
+
+    allowance = Allowance(throttle=Cancelling(lambda: 0.0))
+    compaction = Compaction(log, log.segments.active.base_offset, now_ms=NOW, allowance=allowance)
+    assert not compaction.work()
+    assert written
+    assert not list(log.directory.glob("*.cleaned"))
+
+
 def test_the_bytes_read_and_written_are_accounted_for(log: Log) -> None:
     taken: list[int] = []
 

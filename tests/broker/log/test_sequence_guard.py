@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from time import monotonic
+
 import pytest
 
 from millstream_broker.log.producer_state import ProducerStateManager
@@ -107,6 +109,13 @@ def test_a_batch_that_was_given_up_is_forgotten(guard: SequenceGuard, clock: Clo
     clock.now += 0.001
     assert passes(guard, batch(6), ProducerStateManager())
     assert not guard.by_producer
+
+
+def test_a_refusal_ends_by_a_clock_that_nobody_sets() -> None:
+    guard = SequenceGuard()
+    before = monotonic()
+    guard.note(batch(5), TOO_FEW, ProducerStateManager())
+    assert before <= guard.by_producer[7].until - FORGOTTEN_S <= monotonic()
 
 
 def test_a_producer_that_never_comes_back_is_forgotten(guard: SequenceGuard, clock: Clock) -> None:
