@@ -160,7 +160,7 @@ def authorities_of(live: Mapping[str, Any] | None) -> tuple[Issued, ...]:
     for name in ("ca", "next"):
         with contextlib.suppress(ValueError, KeyError):
             found.append(read_issued(values[f"{name}.key"], values[f"{name}.crt"]))
-    return tuple(found)
+    return tuple(each for each in found if all(map(is_authority, each.chain)))
 
 
 def own_authority(live: Mapping[str, Any], now: datetime) -> Issued:
@@ -209,7 +209,14 @@ def published_of(live: Mapping[str, Any] | None) -> tuple[Published, ...]:
             for name, found in times.items()
             if name in certificates
         )
-    except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
+    except (
+        ValueError,
+        TypeError,
+        KeyError,
+        AttributeError,
+        OverflowError,
+        OSError,
+    ):  # the last for times far away
         return ()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -15,14 +16,17 @@ from millstream_harness.in_memory import NOW
 from millstream_operator.certificates.issuing import (
     Issued,
     has_issued,
+    is_authority,
     issue,
     named,
     names_of,
     new_authority,
     pem_of,
+    read_certificates,
     read_issued,
 )
 from millstream_operator.kubernetes.client import KubeError
+from millstream_operator.resources.certificates import AUTHORITIES
 
 TLS = {"name": "apps", "type": "NodePort", "port": 9094, "tls": "Enabled"}
 LISTENERS = [INTERNAL, {**TLS, "advertisedHost": "broker-{broker}.Example.com"}]
@@ -217,6 +221,31 @@ def test_secret_of_somebody_else_is_left_alone() -> None:
     addressed(east)
     assert (east.says("CertificatesReady") or ("",) * 3)[1] == "ObjectNotOurs"
     assert ("Secret", BROKERS) not in east.kube.objects
+
+
+def test_authority_whose_secret_has_another_certificate_is_replaced() -> None:
+    """What clients would not accept as an issuer must not issue."""
+    east = encrypted(1)
+    broker = certificate(east, 0)
+    east.kube.objects["Secret", CA]["data"] = own(CA, broker)["data"]
+    east.look()
+    assert is_authority(authority(east).certificate)
+    at(east, NOW + 400 * DAY)
+    east.look()
+    assert has_issued(authority(east).certificate, certificate(east, 0).certificate)
+    assert authority(east).certificate in read_certificates(value(east, TRUST, "ca.crt"))
+
+
+@pytest.mark.parametrize("since", [2**60, -(2**60), 2**70, "NaN", "1e300", '"soon"', "null", "[]"])
+def test_times_of_authorities_that_are_none_are_written_again(since: object) -> None:
+    east = encrypted(1)
+    metadata = east.kube.objects["Secret", TRUST]["metadata"]
+    before = metadata["annotations"][AUTHORITIES]
+    name = next(iter(json.loads(before)))
+    metadata["annotations"] = {AUTHORITIES: f'{{"{name}":{{"since":{since},"unused":null}}}}'}
+    east.look()
+    assert east.kube.objects["Secret", TRUST]["metadata"]["annotations"][AUTHORITIES] == before
+    assert (east.says("CertificatesReady") or ("",) * 3)[0] == "True"
 
 
 def test_broker_that_does_not_serve_its_certificate_is_named() -> None:
