@@ -217,3 +217,37 @@ def test_former_password_ends_within_a_day_whatever_its_secret_says(until: str, 
     found.kube.applied.clear()
     look(found)
     assert found.kube.applied_names("Secret") == []
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (KubeError(422, "Invalid", "data: field is immutable when `immutable` is set"), "ReconcileFailed"),
+        (KubeError(403, "Forbidden", 'secrets "a" is forbidden: exceeded quota: few'), "ReconcileFailed"),
+        (KubeError(403, "Forbidden", "because it is being terminated"), "ReconcileFailed"),
+        (KubeError(403, "Forbidden", 'cannot patch resource "secrets"'), "SecretNotReadable"),
+    ],
+    ids=["immutable", "quota", "namespace ends", "no right"],
+)
+def test_refused_secret_is_a_problem_of_its_user_alone(error: KubeError, reason: str) -> None:
+    """Users of a Cluster are reconciled together, those of other namespaces too."""
+    there = KnownUsers()
+    found = started(there)
+    found.kube.put(stored(resource("User", "bob", clusterRef={"name": "default"}, authentication=OWN)))
+    bob = found.kube.objects["User", "bob"]
+    found.services.store.put(bob)
+    edit(found, {"username": "another"})
+    apply = found.kube.apply
+
+    def refusing(manifest: Mapping[str, Any], subresource: str = "") -> Any:
+        if (manifest["kind"], manifest["metadata"]["name"]) == ("Secret", "alice"):
+            raise error
+        return apply(manifest, subresource)
+
+    found.kube.apply = refusing  # type: ignore[method-assign]
+    users = [decode_as(User, found.kube.objects["User", name]) for name in ("alice", "bob")]
+    reconcile_users(found.services, users)
+    assert (found.condition("User", "alice") or ())[:2] == ("False", reason)
+    assert str(error) in (found.condition("User", "alice") or ("",) * 3)[2]
+    assert (found.condition("User", "bob") or ())[0] == "True"
+    assert there.accepts("bob", "word-1")

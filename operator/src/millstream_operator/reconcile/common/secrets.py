@@ -11,6 +11,10 @@ from ...models.problem import Problem
 from ...resources.owned import opaque_secret
 
 PASSWORD_BYTES: Final = 24
+REFUSALS: Final = (400, 413, 422)
+"""Status of a change that cannot be made however often it is tried, such as one of an immutable Secret."""
+NOT_NOW: Final = ("exceeded quota", "being terminated")
+"""In refusals with the status of a missing right."""
 
 
 def new_password() -> str:
@@ -19,7 +23,13 @@ def new_password() -> str:
 
 
 def not_readable(error: KubeError, who: str = "the operator has") -> Problem:
-    """The problem of an operator without a right to Secrets; any other error is raised again."""
+    """The problem of an operator without a right to Secrets, or of a Secret that the API server does not take.
+
+    Any other error is raised again. A problem is one resource's, while an error ends the reconcile of the whole batch:
+    of Users, those of other namespaces too.
+    """
+    if error.status in REFUSALS or (error.status == 403 and any(words in str(error) for words in NOT_NOW)):
+        return Problem(Reason.RECONCILE_FAILED, f"the API server refuses a change of a Secret: {error}")
     if error.status != 403:
         raise error
     return Problem(
