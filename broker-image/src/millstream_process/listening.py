@@ -44,7 +44,7 @@ def bind(host: str, port: int) -> socket.socket:
     """A bound, non-blocking socket that does not listen yet. Raises OSError."""
     if not is_wildcard(host):
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        family, _, _, _, address = min(found, key=lambda one: one[0] != socket.AF_INET)
+        family, _, _, _, address = min(found, key=lambda info: info[0] != socket.AF_INET)
         return _bound(family, address)
     try:
         return _bound(socket.AF_INET6, ("::", port))

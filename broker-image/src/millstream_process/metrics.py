@@ -51,7 +51,7 @@ class Page:
         self._found.append((self._by_name[name], list(several.items())))
 
     def add_histogram(self, name: str, of: Mapping[Labels, Histogram]) -> None:
-        values = [(labels, (one.cumulative(), one.seconds)) for labels, one in of.items()]
+        values = [(labels, (histogram.cumulative(), histogram.seconds)) for labels, histogram in of.items()]
         self._found.append((self._by_name[name], values))
 
     def collect(self) -> Iterator[Any]:

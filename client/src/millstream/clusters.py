@@ -59,12 +59,21 @@ def describe_cluster(cluster: Cluster) -> ClusterInfo:
         found = cluster.admin.describe_cluster(request_timeout=REQUEST_TIMEOUT_S).result()
     topics = cluster.metadata().topics
     unhealthy = [
-        UnhealthyPartition(name, one.id, one.leader, tuple(one.replicas), tuple(one.isrs))
+        UnhealthyPartition(
+            name, partition.id, partition.leader, tuple(partition.replicas), tuple(partition.isrs)
+        )
         for name, topic in topics.items()
-        for one in topic.partitions.values()
-        if len(one.isrs) < len(one.replicas) or one.leader < 0
+        for partition in topic.partitions.values()
+        if len(partition.isrs) < len(partition.replicas) or partition.leader < 0
     ]
-    unhealthy.sort(key=lambda one: (one.leader >= 0, one.topic.startswith("__"), one.topic, one.partition))
+    unhealthy.sort(
+        key=lambda partition: (
+            partition.leader >= 0,
+            partition.topic.startswith("__"),
+            partition.topic,
+            partition.partition,
+        )
+    )
     partitions = [partition for topic in topics.values() for partition in topic.partitions.values()]
     leaders = Counter(partition.leader for partition in partitions)
     replicas = Counter(broker for partition in partitions for broker in partition.replicas)
@@ -87,7 +96,7 @@ def describe_cluster(cluster: Cluster) -> ClusterInfo:
         brokers=brokers,
         topics=len(topics),
         partitions=len(partitions),
-        under_replicated=sum(len(one.isr) < len(one.replicas) for one in unhealthy),
+        under_replicated=sum(len(partition.isr) < len(partition.replicas) for partition in unhealthy),
         without_leader=leaders[-1],
         unhealthy_partitions=tuple(unhealthy),
     )

@@ -79,7 +79,9 @@ def describe_brokers(cluster: Cluster) -> list[list[Setting]]:
 
 def own_configs(cluster: Cluster, resource: Resource) -> dict[str, str]:
     """Settings of the resource itself, without defaults."""
-    return {one.key: one.value or "" for one in describe_configs(cluster, resource) if one.own}
+    return {
+        setting.key: setting.value or "" for setting in describe_configs(cluster, resource) if setting.own
+    }
 
 
 def alter_configs(

@@ -46,7 +46,7 @@ def diagnose(cluster: Cluster, *, clock: bool = False, topics: Sequence[str] = (
         cluster.bootstrap,
         f"cluster {metadata.cluster_id}, {count(len(metadata.brokers), 'broker')}",
     )
-    for broker in sorted(metadata.brokers.values(), key=lambda one: one.id):
+    for broker in sorted(metadata.brokers.values(), key=lambda known: known.id):
         where = host_port(broker.host, broker.port)
         reason = connects(broker.host, broker.port)
         problem = (
@@ -92,7 +92,7 @@ def _leaderless(where: str, metadata: Any) -> Iterator[Finding]:
     }
     if not found:
         return
-    down = sorted({one for replicas in found.values() for one in replicas} - metadata.brokers.keys())
+    down = sorted({broker for replicas in found.values() for broker in replicas} - metadata.brokers.keys())
     advice = (
         f"start {'broker' if len(down) == 1 else 'brokers'} {', '.join(map(str, down))}, which should have"
         f" {'it' if len(found) == 1 else 'them'}"

@@ -115,11 +115,11 @@ class NotDelivered(Failed):
     """Records without an acknowledgement. Those that timed out may still be in the log."""
 
     def __init__(self, undelivered: Sequence[Undelivered]) -> None:
-        number = sum(one.records for one in undelivered)
+        number = sum(part.records for part in undelivered)
         super().__init__(
             f"{number:,} {'record was' if number == 1 else 'records were'} not delivered",
             "; ".join(map(str, undelivered)),
-            retriable=all(one.retriable for one in undelivered),
+            retriable=all(part.retriable for part in undelivered),
         )
         self.undelivered = tuple(undelivered)
 

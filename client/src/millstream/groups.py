@@ -74,7 +74,8 @@ def list_groups(cluster: Cluster) -> list[Group]:
     with kafka_errors():
         listed = cluster.admin.list_consumer_groups(request_timeout=REQUEST_TIMEOUT_S).result()
     return sorted(
-        (Group(one.group_id, _camel(one.state.name)) for one in listed.valid), key=lambda group: group.group
+        (Group(group.group_id, _camel(group.state.name)) for group in listed.valid),
+        key=lambda group: group.group,
     )
 
 
@@ -97,7 +98,7 @@ def describe_group(cluster: Cluster, name: str) -> GroupDetails:
     consumers = {partition: member.client_id for member in members for partition in member.partitions}
     owned = {(topic, int(number)) for topic, _, number in (name.rpartition("-") for name in consumers)}
     progress = _progress(cluster, {**dict.fromkeys(owned, -1), **committed}, consumers)
-    lag = sum(one.lag or 0 for one in progress)
+    lag = sum(partition.lag or 0 for partition in progress)
     state, coordinator = _camel(described.state.name), described.coordinator
     return GroupDetails(name, state, coordinator.id if coordinator else -1, lag, members, progress)
 
@@ -135,9 +136,9 @@ def committed_by_group(cluster: Cluster, names: Iterable[str]) -> dict[str, dict
             asked |= admin.list_consumer_group_offsets(
                 [ConsumerGroupTopicPartitions(name)], request_timeout=REQUEST_TIMEOUT_S
             )
-        for name, one in results(asked).items():
+        for name, described in results(asked).items():
             found[name] = {
-                (at.topic, at.partition): at.offset for at in one.topic_partitions if not _is_mark(at)
+                (at.topic, at.partition): at.offset for at in described.topic_partitions if not _is_mark(at)
             }
     return found
 
@@ -173,7 +174,7 @@ def group_states(cluster: Cluster, names: Sequence[str]) -> dict[str, tuple[str,
     """State and number of members by group; the state is Dead for an unknown group."""
     with kafka_errors():
         asked = cluster.admin.describe_consumer_groups(list(names), request_timeout=REQUEST_TIMEOUT_S)
-    return {name: (_camel(one.state.name), len(one.members)) for name, one in results(asked).items()}
+    return {name: (_camel(group.state.name), len(group.members)) for name, group in results(asked).items()}
 
 
 def group_states_of_any_kind(cluster: Cluster, names: Sequence[str]) -> dict[str, tuple[str, int]]:
@@ -183,8 +184,8 @@ def group_states_of_any_kind(cluster: Cluster, names: Sequence[str]) -> dict[str
         asked = cluster.admin.describe_consumer_groups(list(names), request_timeout=REQUEST_TIMEOUT_S)
         for name, answer in asked.items():
             try:
-                one = answer.result()
-                found[name] = _camel(one.state.name), len(one.members)
+                group = answer.result()
+                found[name] = _camel(group.state.name), len(group.members)
             except KafkaException as error:
                 if error.args[0].code() != KafkaError._INVALID_ARG:
                     raise

@@ -45,7 +45,7 @@ def examine(host: str, port: int, config: Mapping[str, Any]) -> Iterator[Finding
     """The steps up to SASL, for a client with librdkafka's settings; steps after a problem are left out."""
     where = host_port(host, port)
     try:
-        found = sorted({str(one[4][0]) for one in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)})
+        found = sorted({str(info[4][0]) for info in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)})
     except (socket.gaierror, UnicodeError) as error:
         yield Finding(
             "name", host, problem=f"unknown host ({error}); check its spelling and this machine's DNS"

@@ -35,7 +35,7 @@ def losses(
 ) -> list[str]:
     """What is lost by a change, in words; empty if nothing is. ``settings``: those of the topic now; ``brokers``: those
     of each broker, whose defaults count after a reset. Without them any default may delete records."""
-    now = {one.key: one.value or "" for one in settings}
+    now = {setting.key: setting.value or "" for setting in settings}
     return [
         *(words for key, value in set_configs.items() if (words := _lost(key, now.get(key, ""), value))),
         *_resets(settings, delete_configs, brokers),
@@ -46,11 +46,13 @@ def default_losses(
     settings: Sequence[Setting], set_configs: Mapping[str, str], delete_configs: Sequence[str] = ()
 ) -> list[str]:
     """What topics without settings of their own lose by a change of a broker's configuration, in words."""
-    now = {one.key: one.value or "" for one in settings}
+    now = {setting.key: setting.value or "" for setting in settings}
     found = []
     for key, defaults in OF_BROKERS.items():
         if any(
-            one.own and one.key == name and name in delete_configs for one in settings for name, _ in defaults
+            setting.own and setting.key == name and name in delete_configs
+            for setting in settings
+            for name, _ in defaults
         ):
             found.append(f"the default of {key} counts again, which may delete records")
             continue
@@ -81,25 +83,25 @@ def _resets(
     settings: Sequence[Setting], keys: Sequence[str], brokers: Sequence[Sequence[Setting]]
 ) -> Iterator[str]:
     """The losses by resets: the default of a broker may keep less."""
-    for one in settings:
-        if not one.own or one.key not in keys or one.key not in OF_BROKERS:
+    for setting in settings:
+        if not setting.own or setting.key not in keys or setting.key not in OF_BROKERS:
             continue
-        defaults = {_default(one.key, broker) for broker in brokers} or {None}
+        defaults = {_default(setting.key, broker) for broker in brokers} or {None}
         if None in defaults:
-            yield f"the brokers' default of {one.key} counts, which may delete records"
+            yield f"the brokers' default of {setting.key} counts, which may delete records"
             continue
-        lost = {_lost(one.key, one.value or "", default or "") for default in defaults} - {""}
-        yield from sorted(f"the brokers' default of {one.key} counts: {words}" for words in lost)
+        lost = {_lost(setting.key, setting.value or "", default or "") for default in defaults} - {""}
+        yield from sorted(f"the brokers' default of {setting.key} counts: {words}" for words in lost)
 
 
 def resets_a_limit(settings: Sequence[Setting], keys: Sequence[str]) -> bool:
     """Whether a reset of these keys may delete records, depending on the brokers' defaults."""
-    return any(one.own and one.key in keys and one.key in OF_BROKERS for one in settings)
+    return any(setting.own and setting.key in keys and setting.key in OF_BROKERS for setting in settings)
 
 
 def _default(key: str, broker: Sequence[Setting]) -> str | None:
     """The value of a topic without its own; None if the broker does not show it."""
-    values = {one.key: one.value for one in broker}
+    values = {setting.key: setting.value for setting in broker}
     for name, unit in OF_BROKERS[key]:
         if value := values.get(name):
             return str(int(value) * unit) if unit > 1 and re.fullmatch(r"[0-9]+", value) else value
@@ -108,7 +110,7 @@ def _default(key: str, broker: Sequence[Setting]) -> str | None:
 
 def owner(settings: Sequence[Setting], changed: Sequence[str] = ()) -> str:
     """Who else decides about the topic, in words; empty if nobody is known, or if the change is about the owner."""
-    values = {one.key: one.value for one in settings}
+    values = {setting.key: setting.value for setting in settings}
     if (source := values.get(SOURCE)) and SOURCE not in changed:
         return f"a mirror keeps it as the copy of {source}, and undoes changes"
     if (resource := values.get(OWNER)) and not {OWNER, SOURCE} & set(changed):

@@ -114,7 +114,7 @@ def mirror_status(
     named = Counter(source for _, _, source in mirrors)
     return [
         _mirror(cluster, group, mirror, source, states[group], given.get(source), shared=named[source] > 1)
-        for group, mirror, source in sorted(mirrors, key=lambda one: one[1:])
+        for group, mirror, source in sorted(mirrors, key=lambda entry: entry[1:])
     ]
 
 
@@ -125,7 +125,7 @@ def writers_of(cluster: Cluster, topic: str) -> list[str]:
         with kafka_errors():
             groups = [str(group.id) for group in cluster.admin.list_groups(timeout=REQUEST_TIMEOUT_S)]
         for group, mirror, source in sorted(_mirrors(groups)):
-            progress = {at: one for at, one in _progress_of(cluster, group).items() if at[0] == topic}
+            progress = {at: found for at, found in _progress_of(cluster, group).items() if at[0] == topic}
             if progress and topic not in _promoted(cluster, progress):
                 found.append(f"mirror {mirror} of {source}")
     except MillstreamError:
@@ -156,7 +156,7 @@ def _mirror(
 ) -> Mirror:
     """``shared``: another mirror has a source of this name, which may be another cluster."""
     progress = _progress_of(cluster, group)
-    ids = sorted({one.cluster for one in progress.values()} - {""})
+    ids = sorted({partition.cluster for partition in progress.values()} - {""})
     lags: dict[Where, int] = {}
     gone: set[str] = set()
     if origin is not None:
@@ -176,7 +176,7 @@ def _mirror(
         for topic, of_topic in topics.items()
     )
     name, workers = state
-    behind = [one.lag for one in found if one.mirrored]
+    behind = [topic.lag for topic in found if topic.mirrored]
     lag = None if origin is None or None in behind else sum(each or 0 for each in behind)
     return Mirror(mirror, source, group, name, workers, ", ".join(ids), lag, found)
 
@@ -185,11 +185,11 @@ def _topic(
     name: str, progress: Mapping[int, _Progress], lags: Iterable[int | None], *, promoted: bool, gone: bool
 ) -> MirroredTopic:
     known = [lag for lag in lags if lag is not None]
-    oldest = min(one.caught_up_ms for one in progress.values())
+    oldest = min(partition.caught_up_ms for partition in progress.values())
     gaps = tuple(
-        Gap(partition, one.gap[0], one.gap[1], _time(one.gap[2]))
-        for partition, one in progress.items()
-        if one.gap is not None
+        Gap(number, partition.gap[0], partition.gap[1], _time(partition.gap[2]))
+        for number, partition in progress.items()
+        if partition.gap is not None
     )
     lag = sum(known) if len(known) == len(progress) else None
     return MirroredTopic(name, len(progress), lag, _time(oldest), gaps, promoted, gone)
@@ -206,7 +206,7 @@ def _promoted(cluster: Cluster, progress: Mapping[Where, _Progress]) -> set[str]
     replicas = [
         topic
         for topic in names
-        if any(one.mark == marks[topic] for where, one in progress.items() if where[0] == topic)
+        if any(partition.mark == marks[topic] for where, partition in progress.items() if where[0] == topic)
     ]
     if not replicas:
         return set()
@@ -308,9 +308,9 @@ def _source_topics(
         asked = origin.admin.describe_topics(TopicCollection(names), request_timeout=REQUEST_TIMEOUT_S)
         ids = {name: kafka_id(found.topic_id) for name, found in results(asked).items()}
     found = {}
-    for (topic, _), one in progress.items():
+    for (topic, _), partition in progress.items():
         for name in wanted[topic]:
-            if not one.topic_id or ids[name] == _kafka_form(one.topic_id):
+            if not partition.topic_id or ids[name] == _kafka_form(partition.topic_id):
                 found[topic] = name
     return found
 

@@ -64,8 +64,8 @@ def common(command: Command, config: Sequence[str] = CONFIG) -> Command:
 
     def keep(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
         settings = context.ensure_object(Settings)
-        options = (one for one in context.command.params if isinstance(one, click.Option))
-        settings.options = {str(one.name): max(one.opts, key=len) for one in options}
+        options = (option for option in context.command.params if isinstance(option, click.Option))
+        settings.options = {str(option.name): max(option.opts, key=len) for option in options}
         if value is not None:
             setattr(settings, str(parameter.name), value)
 

@@ -69,9 +69,9 @@ _NAMED = ("config", "offsets")
 
 def _camel(found: Any) -> Any:
     if isinstance(found, dict):
-        return {_camel_name(name): one if name in _NAMED else _camel(one) for name, one in found.items()}
+        return {_camel_name(name): item if name in _NAMED else _camel(item) for name, item in found.items()}
     if isinstance(found, list | tuple):
-        return [_camel(one) for one in found]
+        return [_camel(item) for item in found]
     return found
 
 

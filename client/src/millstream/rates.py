@@ -46,7 +46,9 @@ class GroupRate:
 def look(cluster: Cluster) -> Look:
     """The cluster now. Partitions without a leader are left out. The requests for groups are in flight together."""
     topics = cluster.metadata().topics
-    led = [(name, n) for name, one in topics.items() for n, at in one.partitions.items() if at.leader >= 0]
+    led = [
+        (name, n) for name, topic in topics.items() for n, at in topic.partitions.items() if at.leader >= 0
+    ]
     specs: Any = OffsetSpec  # untyped
     latest = list_offsets(cluster, led, specs.latest())
     ends = Counter(dict.fromkeys(topics.keys() - INTERNAL, 0))
@@ -55,7 +57,7 @@ def look(cluster: Cluster) -> Look:
             ends[name] += end
     committed: dict[str, int] = {}
     lag: dict[str, int] = {}
-    groups = [one.group for one in list_groups(cluster)]
+    groups = [group.group for group in list_groups(cluster)]
     for group, offsets in committed_by_group(cluster, groups).items():
         found = {at: offset for at, offset in offsets.items() if offset >= 0 and _is_there(topics, *at)}
         committed[group] = sum(found.values())
@@ -74,7 +76,7 @@ def topic_rates(before: Look, after: Look) -> list[TopicRate]:
         TopicRate(name, _rate(before.ends.get(name, 0), end, before, after), end)
         for name, end in after.ends.items()
     ]
-    return sorted(found, key=lambda one: (-(one.records_per_s or 0), one.topic))
+    return sorted(found, key=lambda rate: (-(rate.records_per_s or 0), rate.topic))
 
 
 def group_rates(before: Look, after: Look) -> list[GroupRate]:
@@ -83,7 +85,7 @@ def group_rates(before: Look, after: Look) -> list[GroupRate]:
         GroupRate(name, _rate(before.committed.get(name, 0), committed, before, after), after.lag[name])
         for name, committed in after.committed.items()
     ]
-    return sorted(found, key=lambda one: (-one.lag, one.group))
+    return sorted(found, key=lambda rate: (-rate.lag, rate.group))
 
 
 def _rate(old: int, new: int, before: Look, after: Look) -> float | None:

@@ -228,7 +228,9 @@ def _limit_of(cluster: Cluster, topic: str) -> int:
         if error.retriable:
             raise
         return DEFAULT_LIMIT  # without the right DescribeConfigs; a record that is too large is refused by the broker
-    return int(next(one.value for one in settings if one.key == "max.message.bytes" and one.value))
+    return int(
+        next(setting.value for setting in settings if setting.key == "max.message.bytes" and setting.value)
+    )
 
 
 def consume(

@@ -30,7 +30,7 @@ def check(subscribed: str, topics: Mapping[str, Any]) -> tuple[str, str]:
             "group.protocol=consumer librdkafka does not even report that; create it (millstream topic create)"
         )
     partitions = topics[subscribed].partitions
-    if leaderless := sorted(number for number, one in partitions.items() if one.leader < 0):
+    if leaderless := sorted(number for number, partition in partitions.items() if partition.leader < 0):
         return "", (
             f"{count(len(leaderless), 'partition')} of {len(partitions)} have no leader, so their records wait: "
             f"{', '.join(map(str, leaderless[:10]))}; start the brokers that have them (millstream cluster info)"

@@ -72,7 +72,9 @@ def describe_topic(cluster: Cluster, name: str) -> TopicDetails:
     known = cluster.partitions(name)
     asked = cluster.admin.describe_topics(TopicCollection([name]), request_timeout=REQUEST_TIMEOUT_S)
     described = results(asked)[name]
-    ends = watermarks(cluster, [(name, number) for number, one in known.items() if one.leader >= 0])
+    ends = watermarks(
+        cluster, [(name, number) for number, partition in known.items() if partition.leader >= 0]
+    )
     partitions = tuple(
         Partition(
             partition.id,

@@ -45,7 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
 def start(wanted: Audit) -> Result:
     """Run it in its own Spark session."""
     outputs = [*wanted.tables, *([wanted.output] if wanted.output else [])]
-    spark = open_session(wanted.name, sorted({one.format for one in outputs}))
+    spark = open_session(wanted.name, sorted({output.format for output in outputs}))
     try:
         return audit(spark, wanted)
     finally:
@@ -89,7 +89,7 @@ def _reports(spark: SparkSession, wanted: Audit, since: datetime | None) -> Data
     """The reports on the audited topics, and those without a topic."""
     if wanted.reports is None:
         return None
-    parts = [one.offsets for one in extents.find(wanted.brokers, [wanted.reports], since, "reports")]
+    parts = [extent.offsets for extent in extents.find(wanted.brokers, [wanted.reports], since, "reports")]
     if any(part.records for part in parts):
         records = table.read_ranges(spark, wanted.brokers, parts)
     else:
@@ -102,7 +102,10 @@ def _write(
     spark: SparkSession, wanted: Audit, output: Output, read: Sequence[Extent], rows: DataFrame, now: datetime
 ) -> None:
     run = Run(
-        f"{wanted.name}-{now:%Y%m%dT%H%M%S%f}", wanted.bootstrap, tuple(one.offsets for one in read), output
+        f"{wanted.name}-{now:%Y%m%dT%H%M%S%f}",
+        wanted.bootstrap,
+        tuple(extent.offsets for extent in read),
+        output,
     )
     table = open_output(spark, run)
     stamped = rows.select(F.lit(wanted.name).alias("audit"), F.lit(now).alias("audited_at"), "*")

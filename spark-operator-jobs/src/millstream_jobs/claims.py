@@ -132,15 +132,15 @@ class Claims:
         """Fence the earlier runs that have not committed. False if one of them has committed meanwhile."""
         last = self._last(earlier, fence, table)
         if fence.after is not None:
-            _check_table(last, {one.run for one in earlier}, fence, table, run)
+            _check_table(last, {claim.run for claim in earlier}, fence, table, run)
         since = earlier[: earlier.index(last)] if last is not None else earlier
-        open_ = [one for one in since if not table.state(one.run)]
+        open_ = [claim for claim in since if not table.state(claim.run)]
         for name in fence.failed:  # of older releases, or not far enough to have a claim
-            if name not in {one.run for one in earlier} and not table.state(name):
+            if name not in {claim.run for claim in earlier} and not table.state(name):
                 table.fence(name, (), run.name)
-        for one in open_:
-            table.fence(one.run, one.offsets, run.name)
-        return all(table.state(one.run) != "committed" for one in open_)
+        for claim in open_:
+            table.fence(claim.run, claim.offsets, run.name)
+        return all(table.state(claim.run) != "committed" for claim in open_)
 
     def _last(self, earlier: Sequence[Claim], fence: Fence, table: Table) -> Claim | None:
         """The last run that has committed, among earlier claims, newest first."""

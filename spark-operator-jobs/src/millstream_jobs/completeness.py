@@ -73,7 +73,7 @@ def _check_gaps(
         rows.groupBy(key).count().where("count > 1").select(*key).unionAll(again.join(rows, key, "left_anti"))
     )
     for row in differing.limit(1).collect():
-        part = next(one for one in ranges if (one.topic, one.partition) == (row[0], row[1]))
+        part = next(part for part in ranges if (part.topic, part.partition) == (row[0], row[1]))
         count = rows.where((F.col("_topic") == part.topic) & (F.col("_partition") == part.partition)).count()
         raise _differs(part, count)
 

@@ -81,7 +81,7 @@ def find(run: Run) -> tuple[Aside, ...]:
                         f"topics: more than {MOST} records have times before the year 1 or after 9999, the first:"
                         f" {found[0]}; nothing was published; correct the producer, or load from later offsets"
                     )
-    return tuple(sorted(found, key=lambda one: (one.topic, one.partition, one.offset)))
+    return tuple(sorted(found, key=lambda record: (record.topic, record.partition, record.offset)))
 
 
 def _messages(consumer: Consumer, ends: dict[Key, int]) -> Iterator[Message]:
@@ -134,8 +134,8 @@ def _bytes(found: str | bytes | None) -> bytes | None:
 def around(ranges: Sequence[OffsetRange], aside: Sequence[Aside]) -> list[list[OffsetRange]]:
     """The ranges without these records, as lists of at most one range of each partition, the form of Spark's source."""
     holes: dict[Key, list[int]] = {}
-    for one in aside:
-        holes.setdefault((one.topic, one.partition), []).append(one.offset)
+    for record in aside:
+        holes.setdefault((record.topic, record.partition), []).append(record.offset)
     reads: list[list[OffsetRange]] = []
     for part in ranges:
         begin, pieces = part.first, []
@@ -156,10 +156,14 @@ def rows(spark: SparkSession, run: Run, ranges: Sequence[OffsetRange], aside: Se
     since = None if run.from_timestamp is None else run.from_timestamp.timestamp() * 1000
     within = {(part.topic, part.partition): part for part in ranges}
     found = []
-    for one in aside:
-        part = within.get((one.topic, one.partition))
-        if part is None or not part.first <= one.offset < part.until or (since and one.timestamp < since):
+    for record in aside:
+        part = within.get((record.topic, record.partition))
+        if (
+            part is None
+            or not part.first <= record.offset < part.until
+            or (since and record.timestamp < since)
+        ):
             continue
-        row = (one.key, one.value, one.topic, one.partition, one.offset, None, 0)
-        found.append((*row, list(one.headers) or None) if run.record.headers else row)
+        row = (record.key, record.value, record.topic, record.partition, record.offset, None, 0)
+        found.append((*row, list(record.headers) or None) if run.record.headers else row)
     return spark.createDataFrame(found, COLUMNS + (HEADERS if run.record.headers else ""))

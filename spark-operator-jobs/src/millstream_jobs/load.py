@@ -130,8 +130,8 @@ def _attempts(spark: SparkSession, run: Run, output: Output) -> tuple[Committed,
     except Exception as error:
         if not impossible_times.is_cause(error) or not (aside := impossible_times.find(run)):
             raise
-    for one in aside:
-        say(f"{one}: its row is corrupt, and has no _timestamp")
+    for record in aside:
+        say(f"{record}: its row is corrupt, and has no _timestamp")
     output = open_output(spark, run)
     return attempt(spark, run, output, aside), output
 

@@ -48,7 +48,7 @@ def translate_errors(spark: SparkSession, run: Run) -> Iterator[None]:
 
 
 def _range(run: Run, topic: str, partition: int) -> OffsetRange | None:
-    return next((one for one in run.offsets if (one.topic, one.partition) == (topic, partition)), None)
+    return next((part for part in run.offsets if (part.topic, part.partition) == (topic, partition)), None)
 
 
 def _first(spark: SparkSession, run: Run, part: OffsetRange) -> int | None:

@@ -83,7 +83,7 @@ def consumer(brokers: Brokers, more: Mapping[str, Any] | None = None) -> Iterato
 
 def _cause(error: KafkaError, refused: Sequence[KafkaError]) -> str:
     """Why a request failed. ``refused``: what the client reported of its connections meanwhile."""
-    causes = (one for one in refused if one.code() in (KafkaError._SSL, KafkaError._AUTHENTICATION))
+    causes = (error for error in refused if error.code() in (KafkaError._SSL, KafkaError._AUTHENTICATION))
     return next(causes, error).str()
 
 

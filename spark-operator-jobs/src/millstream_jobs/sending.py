@@ -135,7 +135,9 @@ def _send_partition(task: Task, partition: int, rows: Iterator[Row]) -> int:
             producer.abort_transaction(TRANSACTION_TIMEOUT_S)  # consumers should not wait for it
         except KafkaException as also:
             problems.append(also)
-        if any(isinstance(one, KafkaException) and one.args[0].code() in FENCED for one in problems):
+        if any(
+            isinstance(problem, KafkaException) and problem.args[0].code() in FENCED for problem in problems
+        ):
             raise SendingError(
                 f"another driver of {task.name} has taken over: this one sends no more"
             ) from None

@@ -170,14 +170,16 @@ def _derived(run: Run, names: list[str]) -> list[str]:
     wanted = run.output.partition_by
     for index, name in enumerate(wanted):
         where = f"output.partitionBy[{index}]: {json.dumps(name)} is not allowed:"
-        if name.lower() in (one.lower() for one in wanted[:index]):
+        if name.lower() in (earlier.lower() for earlier in wanted[:index]):
             raise BadRun(f"{where} it is listed before")
-        if other := next((one for one in names if one.lower() == name.lower() and one != name), None):
+        if other := next(
+            (column for column in names if column.lower() == name.lower() and column != name), None
+        ):
             raise BadRun(f"{where} the column is {json.dumps(other)}: write it so, or rename one of them")
         if name == HEADERS and name in names:
             raise BadRun(f"{where} it is no single value")
         if name not in names and name not in DERIVED:
-            others = [one for one in names if one not in (*DERIVED, HEADERS)]
+            others = [column for column in names if column not in (*DERIVED, HEADERS)]
             raise BadRun(f"{where} one of {', '.join([*DERIVED, *others])}")
     if wanted and set(names) <= set(wanted):
         raise BadRun(

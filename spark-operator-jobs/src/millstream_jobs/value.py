@@ -124,7 +124,7 @@ def problem(value: Value) -> str | None:
     }
     for name, content in given.items():
         if content and name not in TAKES[value.format]:
-            others = [one for one, taken in TAKES.items() if name in taken]
+            others = [format_name for format_name, taken in TAKES.items() if name in taken]
             return f"value.{name}: not allowed with value.format {value.format}: only {' and '.join(others)} has it"
     if value.format in ("JSON", "CSV") and not given["schema"]:
         return (

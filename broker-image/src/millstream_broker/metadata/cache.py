@@ -59,7 +59,11 @@ class Metadata:
     def _without(self, brokers: Collection[int]) -> dict[int, tuple[BrokerRecord, float]]:
         """The lost brokers of the next state, which has these."""
         now = monotonic()
-        lost = {number: one for number, one in self._lost.items() if number not in brokers and now < one[1]}
+        lost = {
+            number: broker
+            for number, broker in self._lost.items()
+            if number not in brokers and now < broker[1]
+        }
         for number, record in self.brokers.items():
             if number not in brokers and self._leads(number):
                 lost[number] = record, now + LISTED_S

@@ -43,8 +43,8 @@ def cluster_info(settings: Settings) -> None:
         asdict(found),
         ("BROKER", "ADDRESS", "RACK", "LEADS", "REPLICAS"),
         [
-            (one.broker, host_port(one.host, one.port), one.rack, one.leaders, one.replicas)
-            for one in found.brokers
+            (broker.broker, host_port(broker.host, broker.port), broker.rack, broker.leaders, broker.replicas)
+            for broker in found.brokers
         ],
     )
     if settings.output == "table" and found.unhealthy_partitions:
@@ -54,13 +54,13 @@ def cluster_info(settings: Settings) -> None:
             ("TOPIC", "PARTITION", "LEADER", "REPLICAS", "IN SYNC"),
             [
                 (
-                    one.topic,
-                    one.partition,
-                    None if one.leader < 0 else one.leader,
-                    ids(one.replicas),
-                    ids(one.isr) or "none",
+                    partition.topic,
+                    partition.partition,
+                    None if partition.leader < 0 else partition.leader,
+                    ids(partition.replicas),
+                    ids(partition.isr) or "none",
                 )
-                for one in listed
+                for partition in listed
             ],
         )
         if more := len(found.unhealthy_partitions) - len(listed):

@@ -33,18 +33,18 @@ def config_get(settings: Settings, resource: str, keys: tuple[str, ...], everyth
     """Show what is set on a topic or broker, or the values of these keys with their source."""
     asked = Resource.parse(resource)
     found = describe_configs(settings.cluster, asked)
-    known = {one.key for one in found}
+    known = {setting.key for setting in found}
     for key in keys:
         if key not in known:
             raise BadInput(
                 f"{asked} has no key {key}", f"millstream config get {resource} --all shows its keys"
             )
-    shown = [one for one in found if (one.key in keys if keys else everything or one.own)]
+    shown = [setting for setting in found if (setting.key in keys if keys else everything or setting.own)]
     show(
         settings,
-        [asdict(one) for one in shown],
+        [asdict(setting) for setting in shown],
         ("KEY", "VALUE", "SOURCE"),
-        [(one.key, one.value, one.source) for one in shown],
+        [(setting.key, setting.value, setting.source) for setting in shown],
     )
 
 

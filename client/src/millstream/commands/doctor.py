@@ -37,6 +37,6 @@ def doctor(settings: Settings, clock: bool, topics: tuple[str, ...]) -> None:
             mark, text = ("bad", finding.problem) if finding.problem else ("ok ", finding.fact)
             click.echo(printable(f"{mark} {finding.step:<10} {finding.subject}: {text}"))
     if settings.output == "json":
-        show_json([asdict(one) for one in found])
-    if problems := sum(bool(one.problem) for one in found):
+        show_json([asdict(check) for check in found])
+    if problems := sum(bool(check.problem) for check in found):
         raise Failed(f"{count(problems, 'problem')} found", "see the lines marked bad")

@@ -35,9 +35,9 @@ def group_list(settings: Settings) -> None:
     found = list_groups(settings.cluster)
     show(
         settings,
-        [asdict(one) for one in found],
+        [asdict(group) for group in found],
         ("GROUP", "STATE"),
-        [(one.group, one.state) for one in found],
+        [(group.group, group.state) for group in found],
     )
 
 

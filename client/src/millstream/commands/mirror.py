@@ -74,7 +74,7 @@ def mirror_status_command(
             "LAG",
             "CAUGHT UP",
         )
-        rows = [_row(one) for one in found]
+        rows = [_row(mirror) for mirror in found]
     else:
         head = (
             "SOURCE",
@@ -89,14 +89,14 @@ def mirror_status_command(
         )
         rows = [
             (
-                *(one.source, one.state, one.workers, topic.topic, "yes" if topic.promoted else "-"),
+                *(mirror.source, mirror.state, mirror.workers, topic.topic, "yes" if topic.promoted else "-"),
                 *(topic.partitions, topic.lag),
                 *(topic.caught_up or "-", sum(gap.until - gap.first for gap in topic.gaps)),
             )
-            for one in found
-            for topic in one.topics
+            for mirror in found
+            for topic in mirror.topics
         ]
-    show(settings, [asdict(one) for one in found], head, rows)
+    show(settings, [asdict(mirror) for mirror in found], head, rows)
 
 
 @mirror.command("wait")
@@ -140,17 +140,23 @@ def mirror_wait_command(
             found, now = _again(look, named)
     except KeyboardInterrupt:
         raise Interrupted(f"interrupted: {before or 'nothing was read'}") from None
-    topics = sum(topic.mirrored for one in found for topic in one.topics)
-    tell(settings, {"mirrors": [asdict(one) for one in found]}, f"{name}: lag 0 in {count(topics, 'topic')}")
+    topics = sum(topic.mirrored for mirror in found for topic in mirror.topics)
+    tell(
+        settings,
+        {"mirrors": [asdict(mirror) for mirror in found]},
+        f"{name}: lag 0 in {count(topics, 'topic')}",
+    )
 
 
 def _left(found: list[Mirror], named: Collection[str]) -> str:
     """What there is to wait for; "" once everything is copied. ``named``: the sources with an address."""
-    if missing := {one.source for one in found} - set(named):
+    if missing := {mirror.source for mirror in found} - set(named):
         source = min(missing)
         raise BadInput(f"--source: {source} has no address", f"add --source {source}=HOST:PORT")
     return "; ".join(
-        _behind(one) for one in found if one.lag != 0 or not any(topic.mirrored for topic in one.topics)
+        _behind(mirror)
+        for mirror in found
+        if mirror.lag != 0 or not any(topic.mirrored for topic in mirror.topics)
     )
 
 
@@ -165,14 +171,14 @@ def _again(look: Callable[[], list[Mirror]], named: Collection[str]) -> tuple[li
     return found, _left(found, named)
 
 
-def _behind(one: Mirror) -> str:
+def _behind(mirror: Mirror) -> str:
     """The topics with a lag; the one that is furthest behind comes first."""
-    if not one.topics:
-        return f"no topic of {one.source} has begun"
-    mirrored = [topic for topic in one.topics if topic.mirrored]
+    if not mirror.topics:
+        return f"no topic of {mirror.source} has begun"
+    mirrored = [topic for topic in mirror.topics if topic.mirrored]
     if not mirrored:
-        why = sorted({"promoted" if topic.promoted else "deleted in the source" for topic in one.topics})
-        return f"every topic of {one.source} is {' or '.join(why)}: nothing is mirrored"
+        why = sorted({"promoted" if topic.promoted else "deleted in the source" for topic in mirror.topics})
+        return f"every topic of {mirror.source} is {' or '.join(why)}: nothing is mirrored"
     lags = {topic.topic: topic.lag for topic in mirrored if topic.lag != 0}
     largest = sorted(lags, key=lambda topic: -(lags[topic] or 0))
     some = [
@@ -180,8 +186,8 @@ def _behind(one: Mirror) -> str:
         for topic in largest[:SHOWN]
     ]
     more = [f"{len(largest) - SHOWN:,} more"] if len(largest) > SHOWN else []
-    return f"lag behind {one.source}: {', '.join(some + more) or 'unknown'}" + (
-        "" if one.workers else "; no worker runs"
+    return f"lag behind {mirror.source}: {', '.join(some + more) or 'unknown'}" + (
+        "" if mirror.workers else "; no worker runs"
     )
 
 
@@ -204,10 +210,16 @@ def _looking(
     return partial(mirror_status, settings.cluster, name, origins)
 
 
-def _row(one: Mirror) -> tuple[str | int | None, ...]:
-    partitions = sum(topic.partitions for topic in one.topics)
-    oldest = min((topic.caught_up for topic in one.topics), default="")
+def _row(mirror: Mirror) -> tuple[str | int | None, ...]:
+    partitions = sum(topic.partitions for topic in mirror.topics)
+    oldest = min((topic.caught_up for topic in mirror.topics), default="")
     return (
-        *(one.mirror, one.source, one.state, one.workers),
-        *(len(one.topics), sum(topic.promoted for topic in one.topics), partitions, one.lag, oldest or "-"),
+        *(mirror.mirror, mirror.source, mirror.state, mirror.workers),
+        *(
+            len(mirror.topics),
+            sum(topic.promoted for topic in mirror.topics),
+            partitions,
+            mirror.lag,
+            oldest or "-",
+        ),
     )

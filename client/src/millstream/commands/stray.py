@@ -33,7 +33,7 @@ def stray_list(settings: Settings) -> None:
     A long topic is shortened. -o json also has log directories and folders.
     """
     found = list_strays(settings.cluster)
-    show(settings, [asdict(one) for one in found], HEAD, _rows(found))
+    show(settings, [asdict(stray) for stray in found], HEAD, _rows(found))
 
 
 @stray.command("remove")
@@ -62,52 +62,52 @@ def stray_remove(
     if bool(ids) == of_all:
         raise BadInput("stray remove: nothing to remove", "name ids of strays, or use --all, not both")
     found = [
-        one
-        for one in list_strays(settings.cluster)
-        if broker in (None, one.broker) and partition in (None, one.partition)
+        stray
+        for stray in list_strays(settings.cluster)
+        if broker in (None, stray.broker) and partition in (None, stray.partition)
     ]
     for given in ids:
-        if not any(given in (one.topic_id, one.folder) for one in found):
+        if not any(given in (stray.topic_id, stray.folder) for stray in found):
             raise Failed(
                 f'there is no stray of "{given}"', "see millstream stray list; a log in use is not removed"
             )
-    chosen = [one for one in found if of_all or one.topic_id in ids or one.folder in ids]
+    chosen = [stray for stray in found if of_all or stray.topic_id in ids or stray.folder in ids]
     if settings.output == "table":
         show_table(HEAD, _rows(chosen))
     if dry_run:
-        done = {"strays": [asdict(one) for one in chosen], "dry_run": True}
+        done = {"strays": [asdict(stray) for stray in chosen], "dry_run": True}
         tell(settings, done, "nothing was changed (--dry-run)")
         return
     if not chosen:
         tell(settings, {"strays": [], "dry_run": False}, "there are no strays")
         return
-    size = size_of(sum(one.size for one in chosen))
+    size = size_of(sum(stray.size for stray in chosen))
     what = f"{count(len(chosen), 'stray')} with {size}"
     confirm("stray remove", f"Remove {what}? Their records cannot be restored.", yes=yes)
     outcomes = remove_strays(settings.cluster, chosen)
-    removed = [one for one, why in outcomes.items() if not why]
+    removed = [stray for stray, why in outcomes.items() if not why]
     tell(
         settings,
-        {"strays": [asdict(one) for one in removed], "dry_run": False},
+        {"strays": [asdict(stray) for stray in removed], "dry_run": False},
         f"removed {count(len(removed), 'stray')}",
     )
-    for one, why in outcomes.items():
+    for stray, why in outcomes.items():
         if why:
-            raise Failed(f"broker {one.broker} has not removed {one.folder}", why)
+            raise Failed(f"broker {stray.broker} has not removed {stray.folder}", why)
 
 
 def _rows(strays: Sequence[Stray]) -> list[tuple[object, ...]]:
     now_ms = time.time() * 1000
     return [
         (
-            one.broker,
-            one.topic,
-            one.partition,
-            one.topic_id or one.folder,
-            size_of(one.size),
-            _age(now_ms - one.since_ms),
+            stray.broker,
+            stray.topic,
+            stray.partition,
+            stray.topic_id or stray.folder,
+            size_of(stray.size),
+            _age(now_ms - stray.since_ms),
         )
-        for one in strays
+        for stray in strays
     ]
 
 

@@ -45,7 +45,7 @@ def top(settings: Settings, interval: float, count: int | None) -> None:
                 topics, groups = topic_rates(before, after), group_rates(before, after)
                 before, shown = after, shown + 1
                 if settings.output == "json":
-                    found = [asdict(one) for one in topics], [asdict(one) for one in groups]
+                    found = [asdict(rate) for rate in topics], [asdict(rate) for rate in groups]
                     show_json({"topics": found[0], "groups": found[1]})
                 elif live is not None:
                     live.update(_page(topics, groups), refresh=True)
@@ -59,12 +59,12 @@ def _page(topics: list[TopicRate], groups: list[GroupRate]) -> Group:
     return Group(
         _table(
             ("TOPIC", "RECORDS/S", "RECORDS"),
-            [(one.topic, _number(one.records_per_s), f"{one.records:,}") for one in topics],
+            [(topic.topic, _number(topic.records_per_s), f"{topic.records:,}") for topic in topics],
         ),
         "",
         _table(
             ("GROUP", "COMMITTED/S", "LAG"),
-            [(one.group, _number(one.committed_per_s), f"{one.lag:,}") for one in groups],
+            [(group.group, _number(group.committed_per_s), f"{group.lag:,}") for group in groups],
         ),
     )
 

@@ -52,9 +52,9 @@ def topic_list(settings: Settings, internal: bool) -> None:
     found = list_topics(settings.cluster, internal=internal)
     show(
         settings,
-        [asdict(one) for one in found],
+        [asdict(topic) for topic in found],
         ("TOPIC", "PARTITIONS", "REPLICATION"),
-        [(one.name, one.partitions, one.replication_factor) for one in found],
+        [(topic.name, topic.partitions, topic.replication_factor) for topic in found],
     )
 
 
@@ -197,33 +197,33 @@ def topic_delete(settings: Settings, names: tuple[str, ...], dry_run: bool, yes:
             ("TOPIC", "PARTITIONS", "RECORDS"),
             [
                 (
-                    one.name,
-                    len(one.partitions),
-                    sum((p.latest or 0) - (p.earliest or 0) for p in one.partitions),
+                    topic.name,
+                    len(topic.partitions),
+                    sum((p.latest or 0) - (p.earliest or 0) for p in topic.partitions),
                 )
-                for one in details
+                for topic in details
             ],
         )
     if dry_run:
-        done = {"topics": [one.name for one in details], "dry_run": True}
+        done = {"topics": [topic.name for topic in details], "dry_run": True}
         tell(settings, done, "nothing was changed (--dry-run)")
         return
-    for one in details:
-        if whose := owner(describe_configs(cluster, Resource("topic", one.name))):
-            click.echo(f"topic {one.name}: {whose}: it is created again", err=True)
-        elif mirrors := writers_of(cluster, one.name):
+    for topic in details:
+        if whose := owner(describe_configs(cluster, Resource("topic", topic.name))):
+            click.echo(f"topic {topic.name}: {whose}: it is created again", err=True)
+        elif mirrors := writers_of(cluster, topic.name):
             again = "it is created again, with what the source still has"
-            click.echo(f"topic {one.name}: {of_mirrors(mirrors)}: {again}", err=True)
+            click.echo(f"topic {topic.name}: {of_mirrors(mirrors)}: {again}", err=True)
     which = f"topic {details[0].name}" if len(details) == 1 else f"{len(details)} topics"
     confirm("topic delete", f"Delete {which}, with all records?", yes=yes)
     deleted: list[str] = []
     try:
-        for one in details:
-            if why := delete_topics(cluster, [one.name])[one.name]:
-                raise Failed(f"topic {one.name} was not deleted", why)
-            deleted.append(one.name)
+        for topic in details:
+            if why := delete_topics(cluster, [topic.name])[topic.name]:
+                raise Failed(f"topic {topic.name} was not deleted", why)
+            deleted.append(topic.name)
             if settings.output == "table":
-                click.echo(f"topic {one.name}: deleted")
+                click.echo(f"topic {topic.name}: deleted")
     except KeyboardInterrupt:
         raise Interrupted(f"interrupted: {count(len(deleted), 'topic')} deleted") from None
     if settings.output == "json":

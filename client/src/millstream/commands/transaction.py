@@ -64,9 +64,12 @@ def transaction_list(
         older_than_ms=None if older_than is None else int(older_than * 1000),
         pattern=pattern or "",
     )
-    rows = [(one.transactional_id, one.state, one.producer_id, one.broker) for one in found]
+    rows = [
+        (transaction.transactional_id, transaction.state, transaction.producer_id, transaction.broker)
+        for transaction in found
+    ]
     head = ("TRANSACTIONAL ID", "STATE", "PRODUCER ID", "COORDINATOR")
-    show(settings, [asdict(one) for one in found], head, rows)
+    show(settings, [asdict(transaction) for transaction in found], head, rows)
 
 
 @transaction.command("describe")
@@ -110,7 +113,7 @@ def transaction_find_hanging(
     """List transactions that are open in a log, and that no coordinator knows: nobody will end them."""
     _check_partition(topic, partition)
     found = find_hanging(settings.cluster, topic, partition, int(older_than * 1000))
-    show(settings, [asdict(one) for one in found], HEAD, _rows(found))
+    show(settings, [asdict(transaction) for transaction in found], HEAD, _rows(found))
 
 
 @transaction.command("abort")
@@ -145,19 +148,19 @@ def transaction_abort(
         )
     cluster = settings.cluster
     chosen = [
-        one
-        for one in open_transactions(cluster, topic, partition)
-        if start_offset in (None, one.start_offset) and producer_id in (None, one.producer_id)
+        transaction
+        for transaction in open_transactions(cluster, topic, partition)
+        if start_offset in (None, transaction.start_offset) and producer_id in (None, transaction.producer_id)
     ]
     if not chosen:
         raise Failed(
             "there is no such open transaction", "see millstream transaction find-hanging; it may have ended"
         )
-    known = known_partitions(cluster, {one.producer_id for one in chosen})
-    for one in chosen:
-        if details := known[one.producer_id].get((one.topic, one.partition)):
+    known = known_partitions(cluster, {transaction.producer_id for transaction in chosen})
+    for transaction in chosen:
+        if details := known[transaction.producer_id].get((transaction.topic, transaction.partition)):
             raise Failed(
-                f'the transaction in {one.topic}/{one.partition} does not hang: it is that of "'
+                f'the transaction in {transaction.topic}/{transaction.partition} does not hang: it is that of "'
                 f'{details.transactional_id}", {details.state}',
                 f"its coordinator, broker {details.broker}, ends it {details.timeout_ms / 1000:g} s after its"
                 " start at the latest, once it reaches the leaders of all its partitions",
@@ -165,14 +168,14 @@ def transaction_abort(
     if settings.output == "table":
         show_table(HEAD, _rows(chosen))
     if dry_run:
-        done = {"transactions": [asdict(one) for one in chosen], "dry_run": True}
+        done = {"transactions": [asdict(transaction) for transaction in chosen], "dry_run": True}
         tell(settings, done, "nothing was changed (--dry-run)")
         return
     what = count(len(chosen), "transaction")
     confirm("transaction abort", f"Abort {what}? Consumers never get these records.", yes=yes)
-    for one in chosen:
-        abort(cluster, one)
-    done = {"transactions": [asdict(one) for one in chosen], "dry_run": False}
+    for transaction in chosen:
+        abort(cluster, transaction)
+    done = {"transactions": [asdict(transaction) for transaction in chosen], "dry_run": False}
     tell(settings, done, f"aborted {what}")
 
 
@@ -184,15 +187,15 @@ def _check_partition(topic: str | None, partition: int | None) -> None:
 def _rows(found: Sequence[OpenTransaction]) -> list[tuple[object, ...]]:
     return [
         (
-            one.topic,
-            one.partition,
-            one.start_offset,
-            one.producer_id,
-            one.producer_epoch,
-            _moment(one.last_ms),
-            one.broker,
+            transaction.topic,
+            transaction.partition,
+            transaction.start_offset,
+            transaction.producer_id,
+            transaction.producer_epoch,
+            _moment(transaction.last_ms),
+            transaction.broker,
         )
-        for one in found
+        for transaction in found
     ]
 
 

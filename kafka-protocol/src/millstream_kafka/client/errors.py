@@ -24,7 +24,7 @@ SHOWN: Final = 200
 
 def one_line(text: str) -> str:
     """A broker's text for an error or a log: one line of at most SHOWN printable characters."""
-    return "".join(one if one.isprintable() else " " for one in text[:SHOWN])
+    return "".join(character if character.isprintable() else " " for character in text[:SHOWN])
 
 
 class BrokerError(ConnectionError):

@@ -80,13 +80,13 @@ class Tls:
         context.check_hostname = self.verify_hostname
         # A certificate in the list is trusted even if another one has issued it, as in Java's trust stores.
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-        for one in self.ca_certificates:
+        for credential in self.ca_certificates:
             try:
-                context.load_verify_locations(cadata=one.text())
+                context.load_verify_locations(cadata=credential.text())
             except (ssl.SSLError, ValueError) as error:
                 if isinstance(error, CredentialsError):
                     raise
-                raise one.wrong("is not a certificate in PEM format") from None
+                raise credential.wrong("is not a certificate in PEM format") from None
         if not self.ca_certificates:
             context.load_default_certs()
         if self.certificate is not None and self.key is not None:
@@ -94,9 +94,9 @@ class Tls:
         return context
 
     def _load_chain(self, context: ssl.SSLContext, certificate: Credential, key: Credential) -> None:
-        for one in (certificate, key):
-            if b"-----BEGIN " not in one.read():
-                raise one.wrong("is not in PEM format")
+        for credential in (certificate, key):
+            if b"-----BEGIN " not in credential.read():
+                raise credential.wrong("is not in PEM format")
         assert certificate.path is not None
         assert key.path is not None
 

@@ -62,7 +62,7 @@ def rows(
     now: datetime,
 ) -> DataFrame:
     """All rows of the audit. BadRun for a table that does not exist, or belongs to no load."""
-    read = spark.createDataFrame([_values(one) for one in extents], EXTENTS)
+    read = spark.createDataFrame([_values(extent) for extent in extents], EXTENTS)
     tables = _tables(spark, wanted, read)
     records = _log(spark, wanted, extents)
     records = records.withColumn("from_log", F.lit(True))
@@ -164,7 +164,7 @@ def _judged(
 
 def _log(spark: SparkSession, wanted: Audit, extents: Sequence[Extent]) -> DataFrame:
     """The log's records, with columns LOG."""
-    ranges = [one.offsets for one in extents]
+    ranges = [extent.offsets for extent in extents]
     if not any(part.records for part in ranges):
         return spark.createDataFrame([], LOG)
     by_header = wanted.server is not None and wanted.server.header is not None
@@ -194,8 +194,8 @@ def _tables(spark: SparkSession, wanted: Audit, read: DataFrame) -> DataFrame | 
         return None
     tables = [_table(spark, wanted, index, output) for index, output in enumerate(wanted.tables)]
     every = tables[0]
-    for one in tables[1:]:
-        every = every.unionByName(one)
+    for other in tables[1:]:
+        every = every.unionByName(other)
     # Without records that the log has from before the audit's time. A row beyond the log's end is from an earlier
     # topic, or from a record that has arrived since; both count.
     known = every.join(F.broadcast(read.drop("gone_until")), ["topic", "partition"]).where(

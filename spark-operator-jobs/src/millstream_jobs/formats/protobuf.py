@@ -119,7 +119,7 @@ def _received(column: Column, kind: DataType) -> Column:
     if _sent(kind) == kind:
         return column
     if isinstance(kind, StructType):
-        fields = [_received(column.getField(one.name), one.dataType).alias(one.name) for one in kind]
+        fields = [_received(column.getField(field.name), field.dataType).alias(field.name) for field in kind]
         return F.when(column.isNotNull(), F.struct(*fields))
     if isinstance(kind, ArrayType):
         single = kind.elementType
@@ -157,7 +157,7 @@ def message_type(descriptors: str, name: str) -> type[Message]:
             " `protoc --include_imports --descriptor_set_out=FILE` writes"
         ) from None
     pool = descriptor_pool.DescriptorPool()
-    names = [f"{file.package}.{one}".strip(".") for file in found.file for one in _added(pool, file)]
+    names = [f"{file.package}.{added}".strip(".") for file in found.file for added in _added(pool, file)]
     try:
         return message_factory.GetMessageClass(pool.FindMessageTypeByName(name))
     except KeyError:
@@ -231,7 +231,7 @@ def _message(kind: Any) -> Convert:
 
 def _field(field: FieldDescriptor) -> Convert:
     if (entry := _entry(field)) is not None:
-        key, content = (_value(one) for one in entry)
+        key, content = (_value(field) for field in entry)
         return lambda items: {key(name): content(items[name]) for name in items}
     single = _value(field)
     if field.is_repeated:

@@ -135,9 +135,16 @@ class Registry:
         """The plaintext addresses of live brokers: HOST:PORT,…"""
         nodes = [self._data(f"/brokers/ids/{number}") for number in self._children("/brokers/ids")]
         endpoints = [
-            one for data in nodes if data is not None for one in json.loads(data).get("endpoints", ())
+            endpoint
+            for data in nodes
+            if data is not None
+            for endpoint in json.loads(data).get("endpoints", ())
         ]
-        found = [one.removeprefix("PLAINTEXT://") for one in endpoints if one.startswith("PLAINTEXT://")]
+        found = [
+            endpoint.removeprefix("PLAINTEXT://")
+            for endpoint in endpoints
+            if endpoint.startswith("PLAINTEXT://")
+        ]
         if not found:
             raise Unreachable("no broker with a plaintext listener is registered in ZooKeeper", "start one")
         return ",".join(found)
@@ -242,7 +249,7 @@ class Registry:
             transaction.set_data(offset, found[0], found[1].version)
         results = self._do(transaction.commit_async())
         failures = _failures(results)
-        if any(isinstance(one, ConnectionFailure) for one in failures):
+        if any(isinstance(failure, ConnectionFailure) for failure in failures):
             raise failures[0]
         if failures:
             return self._is_ours(owner) and self._data(owner) == thread.encode()
@@ -287,7 +294,7 @@ class Registry:
             self._versions.pop(at, None)  # unknown until there is a response
         failures = _failures(self._do(transaction.commit_async()))
         if failures:
-            if any(isinstance(one, ConnectionFailure) for one in failures):
+            if any(isinstance(failure, ConnectionFailure) for failure in failures):
                 raise failures[0]
             raise NotOwned(
                 f"{', '.join(f'{topic}-{number}' for topic, number in positions)}: another consumer has taken over",
@@ -338,8 +345,10 @@ class Registry:
 
 def _failures(results: list[Any]) -> list[Exception]:
     """The failures of a transaction, without operations that only did not happen because another failed."""
-    failed = [one for one in results if isinstance(one, Exception)]
-    return [one for one in failed if not isinstance(one, RolledBackError | RuntimeInconsistency)] or failed
+    failed = [result for result in results if isinstance(result, Exception)]
+    return [
+        failure for failure in failed if not isinstance(failure, RolledBackError | RuntimeInconsistency)
+    ] or failed
 
 
 def _secured(options: Mapping[str, Any]) -> dict[str, Any]:
