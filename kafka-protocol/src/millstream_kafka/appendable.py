@@ -39,7 +39,7 @@ _EMPTY_LENGTH = HEADER_SIZE - LOG_OVERHEAD
 
 
 class HeaderRefusedError(ApiError):
-    """The header alone does not qualify the batch; its records decide (``validator.admit`` with ``read``)."""
+    """The header alone does not qualify the batch; its records decide (``validator.validate`` with ``read``)."""
 
 
 def validate(

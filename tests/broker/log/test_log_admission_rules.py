@@ -28,8 +28,8 @@ from millstream_kafka.protocol.errors import ApiError, ErrorCode
 NOW = 1_700_000_000_000
 
 
-def admitted(config: LogConfig, *batches: bytes) -> Sequence[bytes]:
-    view, headers, append_time, _ = validator.admit(b"".join(batches), config, NOW, where="/logs/t-0")
+def validated(config: LogConfig, *batches: bytes) -> Sequence[bytes]:
+    view, headers, append_time, _ = validator.validate(b"".join(batches), config, NOW, where="/logs/t-0")
     assert append_time == (NOW if config.message_timestamp_type == "LogAppendTime" else -1)
     found = list(iter_batches(view))
     assert [header for _, header in found] == headers
@@ -40,10 +40,10 @@ def admitted(config: LogConfig, *batches: bytes) -> Sequence[bytes]:
 def test_compression_type_of_the_topic() -> None:
     gzip = build_batch([Record(b"k", b"v" * 500, NOW)], compression=Compression.GZIP)
     plain = build_batch([Record(b"k", b"v" * 500, NOW)])
-    assert admitted(LogConfig(), gzip, plain) == [gzip, plain]
-    assert admitted(LogConfig(compression_type="gzip"), gzip)[0] is not gzip
+    assert validated(LogConfig(), gzip, plain) == [gzip, plain]
+    assert validated(LogConfig(compression_type="gzip"), gzip)[0] is not gzip
     for name in ("uncompressed", "gzip", "snappy", "lz4", "zstd"):
-        stored = admitted(LogConfig(compression_type=name), gzip, plain)
+        stored = validated(LogConfig(compression_type=name), gzip, plain)
         assert {read_header(batch).compression for batch in stored} == {Compression.from_name(name)}
         assert [list(read_records(batch)) for batch in stored] == [list(read_records(plain))] * 2
 
@@ -59,7 +59,7 @@ def test_compression_level_of_the_topic(codec: str, least: str, most: str) -> No
         given = {"compression.type": codec}
         if level:
             given[f"compression.{codec}.level"] = level
-        (batch,) = admitted(log_config(TopicConfig(broker, given), broker), plain)
+        (batch,) = validated(log_config(TopicConfig(broker, given), broker), plain)
         assert list(read_records(batch)) == list(read_records(plain))
         stored.append(batch)
     assert len(set(stored)) == 3
@@ -86,10 +86,10 @@ def test_compression_level_of_the_topic(codec: str, least: str, most: str) -> No
 def test_timestamps_out_of_bounds(config: LogConfig, timestamp: int, accepted: bool) -> None:
     batch = build_batch([Record(b"k", b"v", timestamp)])
     if accepted:
-        admitted(config, batch)
+        validated(config, batch)
         return
     with pytest.raises(ApiError) as caught:
-        admitted(config, batch)
+        validated(config, batch)
     assert caught.value.code is ErrorCode.INVALID_TIMESTAMP
     assert str(timestamp) in f"{caught.value.message} {getattr(caught.value, 'records', [])}"
 
@@ -98,7 +98,7 @@ def test_timestamps_out_of_bounds(config: LogConfig, timestamp: int, accepted: b
 def test_a_producer_may_not_claim_append_time(kind: str) -> None:
     for read in (False, True):
         with pytest.raises(ApiError) as caught:
-            validator.admit(
+            validator.validate(
                 build_batch([Record(b"k", b"v", NOW)], append_time=NOW),
                 LogConfig(message_timestamp_type=kind),
                 NOW,
@@ -112,7 +112,7 @@ def refused(
     config: LogConfig, *records: Record, codec: Compression = Compression.NONE
 ) -> RecordsRefusedError:
     with pytest.raises(RecordsRefusedError) as caught:
-        validator.admit(
+        validator.validate(
             build_batch(records, compression=codec), config, NOW, where="/logs/some.topic-7", read=True
         )
     return caught.value
@@ -121,7 +121,7 @@ def refused(
 @pytest.mark.parametrize("codec", [Compression.NONE, Compression.LZ4])
 def test_compacted_topics_demand_keys(codec: Compression) -> None:
     keyed, keyless = Record(b"k", b"v", NOW), Record(None, b"v", NOW)
-    admitted(LogConfig(), build_batch([keyed, keyless], compression=codec))
+    validated(LogConfig(), build_batch([keyed, keyless], compression=codec))
     error = refused(LogConfig(cleanup_policy="compact,delete"), keyed, keyless, keyed, keyless, codec=codec)
     assert error.code is ErrorCode.INVALID_RECORD
     assert error.records == [
@@ -152,9 +152,9 @@ def test_records_out_of_time_are_named() -> None:
 
 def test_what_is_recompressed_must_fit_as_well() -> None:
     batch = build_batch([Record(b"k", bytes(5000), NOW)], compression=Compression.ZSTD)
-    admitted(LogConfig(max_message_bytes=1000), batch)
+    validated(LogConfig(max_message_bytes=1000), batch)
     with pytest.raises(ApiError) as caught:
-        admitted(LogConfig(max_message_bytes=1000, compression_type="uncompressed"), batch)
+        validated(LogConfig(max_message_bytes=1000, compression_type="uncompressed"), batch)
     assert caught.value.code is ErrorCode.MESSAGE_TOO_LARGE
 
 
@@ -162,9 +162,9 @@ def test_what_is_recompressed_may_be_as_large_as_the_limit() -> None:
     batch = build_batch([Record(b"k", bytes(5000), NOW)], compression=Compression.ZSTD)
     plain = build_batch([Record(b"k", bytes(5000), NOW)])
     config = LogConfig(max_message_bytes=len(plain), compression_type="uncompressed")
-    assert admitted(config, batch) == [plain]
+    assert validated(config, batch) == [plain]
     with pytest.raises(ApiError) as caught:
-        admitted(replace(config, max_message_bytes=len(plain) - 1), batch)
+        validated(replace(config, max_message_bytes=len(plain) - 1), batch)
     assert caught.value.message == (
         f"a batch of {len(plain)} bytes, compressed as compression.type=uncompressed, "
         f"exceeds max.message.bytes={len(plain) - 1}"
@@ -173,7 +173,7 @@ def test_what_is_recompressed_may_be_as_large_as_the_limit() -> None:
 
 def test_each_batch_of_a_request_gets_the_append_time() -> None:
     batches = [build_batch([Record(b"k", b"v" * n, n)] * n) for n in (1, 2, 3)]
-    stored = admitted(LogConfig(message_timestamp_type="LogAppendTime"), *batches)
+    stored = validated(LogConfig(message_timestamp_type="LogAppendTime"), *batches)
     assert [[r.timestamp for r in read_records(batch)] for batch in stored] == [[NOW] * n for n in (1, 2, 3)]
 
 
@@ -181,7 +181,7 @@ def test_refused_records_are_counted_through_the_whole_request() -> None:
     keyed, keyless = Record(b"k", b"v", NOW), Record(None, b"v", NOW)
     request = build_batch([keyed, keyless, keyed]) + build_batch([keyless]) + build_batch([keyless] * 2)
     with pytest.raises(RecordsRefusedError) as caught:
-        validator.admit(request, LogConfig(cleanup_policy="compact"), NOW, where="/logs/t-3")
+        validator.validate(request, LogConfig(cleanup_policy="compact"), NOW, where="/logs/t-3")
     text = "Compacted topic cannot accept message without key in topic partition t-3"
     assert caught.value.records == [(index, text) for index in (1, 3, 4, 5)]
     shown = ", ".join(f"RecordError(batchIndex={index}, message='{text}')" for index in (1, 3, 4))
@@ -197,12 +197,12 @@ def test_not_every_refused_record_is_named() -> None:
     old = build_batch([Record(b"k", b"v", NOW - 2000)])
     config = LogConfig(cleanup_policy="compact", message_timestamp_before_max_ms=1000)
     with pytest.raises(RecordsRefusedError) as caught:
-        validator.admit(keyless + keyless, config, NOW, where="/logs/t-3")
+        validator.validate(keyless + keyless, config, NOW, where="/logs/t-3")
     assert [index for index, _ in caught.value.records] == list(range(MOST_RECORD_ERRORS))
     assert "due to 6000 record errors in total" in caught.value.message
     assert caught.value.code is ErrorCode.INVALID_RECORD
     with pytest.raises(RecordsRefusedError) as caught:
-        validator.admit(keyless + old, config, NOW, where="/logs/t-3")
+        validator.validate(keyless + old, config, NOW, where="/logs/t-3")
     assert caught.value.code is ErrorCode.INVALID_TIMESTAMP, "all are read"
     assert len(caught.value.records) == MOST_RECORD_ERRORS
 
@@ -234,7 +234,7 @@ def batch_at(first: int, last: int) -> bytes:
 
 def refused_copy(data: bytes, end: int = 0, *, is_empty: bool = False) -> ApiError:
     with pytest.raises(ApiError) as caught:
-        validator.admit_copied(memoryview(data), end, is_empty)
+        validator.validate_copied(memoryview(data), end, is_empty)
     return caught.value
 
 
@@ -262,7 +262,7 @@ def test_a_follower_takes_no_damaged_batch() -> None:
 
 
 def test_a_follower_takes_ascending_offsets_from_its_end_on() -> None:
-    headers = validator.admit_copied(memoryview(batch_at(5, 7) + batch_at(8, 9) + batch_at(20, 20)), 5)[1]
+    headers = validator.validate_copied(memoryview(batch_at(5, 7) + batch_at(8, 9) + batch_at(20, 20)), 5)[1]
     assert [header.base_offset for header in headers] == [5, 8, 20]
     for data, offset, end in (
         (batch_at(4, 7), 4, 5),
@@ -276,7 +276,7 @@ def test_a_follower_takes_ascending_offsets_from_its_end_on() -> None:
 
 def test_an_empty_log_may_begin_with_a_batch_that_reaches_its_start() -> None:
     for first, last in ((0, 5), (4, 9), (5, 5)):
-        headers = validator.admit_copied(memoryview(batch_at(first, last)), 5, True)[1]
+        headers = validator.validate_copied(memoryview(batch_at(first, last)), 5, True)[1]
         assert headers[0].base_offset == first
     assert refused_copy(batch_at(0, 4), 5, is_empty=True).code is ErrorCode.OFFSET_OUT_OF_RANGE
     second = batch_at(0, 6) + batch_at(6, 7)
@@ -285,7 +285,7 @@ def test_an_empty_log_may_begin_with_a_batch_that_reaches_its_start() -> None:
 
 def test_the_batches_of_one_copy_fit_one_segment() -> None:
     first, middle, last = batch_at(3, 3), batch_at(4, 4), batch_at(3 + INT32_MAX, 3 + INT32_MAX)
-    assert len(validator.admit_copied(memoryview(first + middle + last), 0)[1]) == 3
+    assert len(validator.validate_copied(memoryview(first + middle + last), 0)[1]) == 3
     error = refused_copy(first + middle + batch_at(4 + INT32_MAX, 4 + INT32_MAX))
     assert error.code is ErrorCode.CORRUPT_MESSAGE
     assert error.message == f"offsets 3 to {4 + INT32_MAX} do not fit one segment"

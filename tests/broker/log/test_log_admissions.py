@@ -14,7 +14,7 @@ from confluent_kafka import Message, Producer
 
 from millstream_broker.log.append_origin import AppendOrigin
 from millstream_broker.log.log import Log
-from millstream_broker.log.validator import Admitted
+from millstream_broker.log.validator import Validated
 from millstream_harness.broker import BrokerProcess
 from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.wire import Wire, produce_request
@@ -177,15 +177,15 @@ def test_the_broker_serves_while_a_batch_is_decompressed(
 ) -> None:
     """A thread decompresses it again and again, until the others have been served."""
     begun, served = threading.Event(), threading.Event()
-    admit = Log.admit
+    validate = Log.validate
 
-    def repeated(log: Log, batches: bytearray, *, now_ms: int, origin: AppendOrigin) -> Admitted:
+    def repeated(log: Log, batches: bytearray, *, now_ms: int, origin: AppendOrigin) -> Validated:
         begun.set()
         while not served.is_set():
-            admit(log, bytearray(batches), now_ms=now_ms, origin=origin)
-        return admit(log, batches, now_ms=now_ms, origin=origin)
+            validate(log, bytearray(batches), now_ms=now_ms, origin=origin)
+        return validate(log, batches, now_ms=now_ms, origin=origin)
 
-    monkeypatch.setattr(Log, "admit", repeated)
+    monkeypatch.setattr(Log, "validate", repeated)
     bomb = build_batch([Record(b"k", bytes(64 * MIB), NOW)], compression=Compression.ZSTD)
     assert len(bomb) < MIB
     with (

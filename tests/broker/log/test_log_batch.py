@@ -341,7 +341,7 @@ def test_recompression_changes_nothing_else(
     config = LogConfig(
         compression_type=name, message_timestamp_after_max_ms=2**62, max_message_bytes=INT32_MAX
     )
-    changed = bytes(validator.admit(batch, config, NOW, where="/logs/t-0")[0])
+    changed = bytes(validator.validate(batch, config, NOW, where="/logs/t-0")[0])
     assert list(read_records(changed)) == list(read_records(batch))
     old, new = read_header(batch), read_header(changed)
     assert new.compression is after

@@ -127,7 +127,9 @@ def test_bomb_is_refused_before_it_is_decompressed(length: int, codec: Compressi
     batch = claiming(length, codec)
     refused: list[ApiError] = []
     most = largest.of(
-        lambda: refused.append(refusal(lambda: validator.admit(batch, LIMITED, NOW, where="t-0", read=True)))
+        lambda: refused.append(
+            refusal(lambda: validator.validate(batch, LIMITED, NOW, where="t-0", read=True))
+        )
     )
     assert refused[0].code is ErrorCode.INVALID_RECORD
     assert f"Invalid record size: {length} {WHY}" in refused[0].message
@@ -153,25 +155,27 @@ def test_uncompressed_records_are_not_limited() -> None:
     batch = of_size(LIMIT + 1, Compression.NONE)
     for read in READS:
         assert len(list(read(batch, LIMIT))) == 2
-    assert validator.admit(batch, LIMITED, NOW, where="t-0")
+    assert validator.validate(batch, LIMITED, NOW, where="t-0")
 
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_limited_topics_read_compressed_batches_before_they_append_them(codec: Compression) -> None:
     good, bad = of_size(LIMIT, codec), of_size(LIMIT + 1, codec)
     for batch in (good, bad):
-        assert validator.admit(batch, LogConfig(), NOW, where="t-0")
-        error = refusal(lambda: validator.admit(batch, LIMITED, NOW, where="t-0"))  # noqa: B023
+        assert validator.validate(batch, LogConfig(), NOW, where="t-0")
+        error = refusal(lambda: validator.validate(batch, LIMITED, NOW, where="t-0"))  # noqa: B023
         assert isinstance(error, HeaderRefusedError)  # the caller then has it read
-    assert validator.admit(good, LIMITED, NOW, where="t-0", read=True)
-    error = refusal(lambda: validator.admit(bad, LIMITED, NOW, where="t-0", read=True))
+    assert validator.validate(good, LIMITED, NOW, where="t-0", read=True)
+    error = refusal(lambda: validator.validate(bad, LIMITED, NOW, where="t-0", read=True))
     assert (error.code, isinstance(error, HeaderRefusedError)) == (ErrorCode.INVALID_RECORD, False)
 
 
 def test_recompressed_batches_are_limited() -> None:
     config = LogConfig(max_decompressed_message_bytes=LIMIT, compression_type="zstd")
-    assert validator.admit(of_size(LIMIT, Compression.GZIP), config, NOW, where="t-0")
-    error = refusal(lambda: validator.admit(of_size(LIMIT + 1, Compression.GZIP), config, NOW, where="t-0"))
+    assert validator.validate(of_size(LIMIT, Compression.GZIP), config, NOW, where="t-0")
+    error = refusal(
+        lambda: validator.validate(of_size(LIMIT + 1, Compression.GZIP), config, NOW, where="t-0")
+    )
     assert WHY in error.message
 
 

@@ -80,17 +80,17 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> Reads:
     return found
 
 
-def admitted(batch: bytearray) -> None:
-    validator.admit(batch, LogConfig(), NOW, where="t-0", read=True)
+def validated(batch: bytearray) -> None:
+    validator.validate(batch, LogConfig(), NOW, where="t-0", read=True)
 
 
 @pytest.mark.parametrize("codec", [Compression.NONE, Compression.ZSTD])
 def test_a_record_has_at_most_so_many_headers(codec: Compression) -> None:
     most = with_headers(0, MOST_HEADERS_A_RECORD, codec=codec)
     assert [len(one.headers) for one in read_records(most)] == [0, MOST_HEADERS_A_RECORD]
-    admitted(most)
+    validated(most)
     beyond = with_headers(0, MOST_HEADERS_A_RECORD + 1, codec=codec)
-    for read in (admitted, lambda batch: list(scan_records(batch)), lambda batch: list(read_records(batch))):
+    for read in (validated, lambda batch: list(scan_records(batch)), lambda batch: list(read_records(batch))):
         with pytest.raises(
             TooManyHeadersError, match=r"batch at offset 0: too many headers, 10001"
         ) as caught:
@@ -101,7 +101,7 @@ def test_a_record_has_at_most_so_many_headers(codec: Compression) -> None:
 def test_a_batch_has_at_most_so_many_headers() -> None:
     full = [MOST_HEADERS_A_RECORD] * (MOST_HEADERS // MOST_HEADERS_A_RECORD)
     assert sum(1 for _ in read_records(with_headers(*full))) == len(full)
-    admitted(with_headers(*full))
+    validated(with_headers(*full))
     for read in (scan_records, read_records):
         with pytest.raises(TooManyHeadersError):
             list(read(with_headers(*full, 1)))  # type: ignore[operator]
@@ -117,7 +117,7 @@ def test_a_bomb_is_refused_before_it_is_read(reads: Reads) -> None:
     assert len(batch) < 4096
     for _ in range(2):
         with pytest.raises(ApiError):
-            admitted(batch)
+            validated(batch)
     assert reads.count < FEW
 
 

@@ -112,7 +112,7 @@ def test_bad_records_are_refused(name: str, codec: Compression) -> None:
     parts, said = BAD_RECORDS[name]
     count = max(1, sum(len(part) > 1 for part in parts))
     batch = sealed(b"".join(parts), count=count, codec=codec)
-    error = refusal(lambda: validator.admit(batch, LogConfig(), NOW, where="t-0", read=True))
+    error = refusal(lambda: validator.validate(batch, LogConfig(), NOW, where="t-0", read=True))
     assert error.code is ErrorCode.INVALID_RECORD
     assert said in error.message
 
@@ -151,7 +151,7 @@ def test_bytes_that_no_codec_wrote_are_refused(codec: Compression) -> None:
         )
         HEADER.pack_into(damaged, 0, *header)
         struct.pack_into(">I", damaged, 17, crc32c(damaged[21:]))
-        error = refusal(lambda: validator.admit(bytes(damaged), LogConfig(), NOW, where="t-0", read=True))  # noqa: B023
+        error = refusal(lambda: validator.validate(bytes(damaged), LogConfig(), NOW, where="t-0", read=True))  # noqa: B023
         assert error.code is ErrorCode.INVALID_RECORD
 
 
@@ -223,7 +223,7 @@ def test_a_compressed_batch_that_claims_too_much_is_read_before_it_is_believed(c
     for claimed in (most + 1, INT32_MAX):
         batch = sealed(GOOD, count=claimed, codec=codec)
         assert isinstance(refusal(lambda: validate(batch)), HeaderRefusedError)  # noqa: B023
-        error = refusal(lambda: validator.admit(batch, LogConfig(), NOW, where="t-0", read=True))  # noqa: B023
+        error = refusal(lambda: validator.validate(batch, LogConfig(), NOW, where="t-0", read=True))  # noqa: B023
         assert error.code is ErrorCode.INVALID_RECORD
         assert not isinstance(error, HeaderRefusedError)
 
@@ -254,7 +254,7 @@ def test_a_request_cannot_have_more_offsets_than_a_segment(tmp_path: Path) -> No
 
 
 def copied(batch: bytes, end: int = 0) -> int:
-    return validator.admit_copied(memoryview(batch), end)[1][-1].next_offset
+    return validator.validate_copied(memoryview(batch), end)[1][-1].next_offset
 
 
 def test_a_follower_takes_what_compaction_leaves() -> None:

@@ -153,17 +153,17 @@ def test_a_request_has_at_most_as_many_records_as_a_segment(log: Log) -> None:
     send(log)
     header = read_header(ONE)
     for records, accepted in ((INT32_MAX + 1, False), (INT32_MAX, True)):
-        admitted = (
+        validated = (
             memoryview(bytearray(ONE)),
             [header._replace(last_offset_delta=records - 1)],
             -1,
             AppendOrigin.CLIENT,
         )
         if accepted:
-            log.append_admitted(admitted, leader_epoch=0, now_ms=NOW)
+            log.append_validated(validated, leader_epoch=0, now_ms=NOW)
             assert log.log_end_offset == 2**40 + 1 + INT32_MAX
         else:
-            error = refusal(lambda: log.append_admitted(admitted, leader_epoch=0, now_ms=NOW))  # noqa: B023
+            error = refusal(lambda: log.append_validated(validated, leader_epoch=0, now_ms=NOW))  # noqa: B023
             assert error.code is ErrorCode.RECORD_LIST_TOO_LARGE
             assert error.message.endswith(f"{INT32_MAX + 1} records: a segment has at most {INT32_MAX}")
 
@@ -223,7 +223,7 @@ def test_a_refusal_in_a_thread_names_the_records(log: Log) -> None:
     """On the loop, the header suffices to refuse the batch."""
     late = build_batch([Record(b"k", b"v", NOW), Record(b"k", b"v", NOW + 10**9)])
     quick = refusal(lambda: log.append(late, leader_epoch=0, now_ms=NOW))
-    thorough = refusal(lambda: log.admit(bytearray(late), now_ms=NOW))
+    thorough = refusal(lambda: log.validate(bytearray(late), now_ms=NOW))
     assert quick.code is thorough.code is ErrorCode.INVALID_TIMESTAMP
     assert "message.timestamp.after.max.ms" in quick.message
     assert "One or more records have been rejected" in thorough.message

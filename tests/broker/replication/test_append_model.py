@@ -25,7 +25,7 @@ from millstream_broker.log.append_info import AppendInfo
 from millstream_broker.log.append_origin import AppendOrigin
 from millstream_broker.log.config import LogConfig
 from millstream_broker.log.log import Log
-from millstream_broker.log.validator import Admitted
+from millstream_broker.log.validator import Validated
 from millstream_broker.replication.append_queue import AppendQueue
 from millstream_broker.replication.partition import Partition
 from millstream_broker.replication.purgatory import DelayedProduce, Purgatory
@@ -201,7 +201,7 @@ STEPS = st.one_of(
     st.tuples(st.just("run"), st.integers(0, 1), st.sampled_from(SHAPES)),
     st.tuples(st.just("repeat"), st.integers(0, 1)),
     st.tuples(st.just("configure"), st.sampled_from(CONFIGS)),
-    st.tuples(st.just("admit"), st.integers(1, 3)),
+    st.tuples(st.just("validate"), st.integers(1, 3)),
     st.tuples(st.just("elect")),
     st.tuples(st.just("receive")),
 )
@@ -211,11 +211,11 @@ STEPS = st.one_of(
 @given(st.lists(STEPS, max_size=60))
 def test_what_is_acknowledged_is_stored_once_in_order(steps: list[tuple[Any, ...]]) -> None:
     allowed = threading.Semaphore(0)
-    admit = Log.admit
+    validate = Log.validate
 
-    def when_allowed(log: Log, batches: bytearray, *, now_ms: int, origin: AppendOrigin) -> Admitted:
+    def when_allowed(log: Log, batches: bytearray, *, now_ms: int, origin: AppendOrigin) -> Validated:
         assert allowed.acquire(timeout=60)
-        return admit(log, batches, now_ms=now_ms, origin=origin)
+        return validate(log, batches, now_ms=now_ms, origin=origin)
 
     async def play(folder: Path) -> None:
         world = World(folder)
@@ -232,7 +232,7 @@ def test_what_is_acknowledged_is_stored_once_in_order(steps: list[tuple[Any, ...
             elif name == "configure":
                 world.log.config = values[0]
                 world.partition.configure(TopicConfig(BrokerConfig(), {}))
-            elif name == "admit":
+            elif name == "validate":
                 for _ in range(values[0]):
                     allowed.release()
                 for _ in range(50):
@@ -256,7 +256,7 @@ def test_what_is_acknowledged_is_stored_once_in_order(steps: list[tuple[Any, ...
         world.log.close()
 
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Log, "admit", when_allowed)
+        patch.setattr(Log, "validate", when_allowed)
         asyncio.run(play(Path(folder)))
 
 

@@ -243,7 +243,7 @@ async def test_an_append_from_the_queue_is_waited_for_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The leader steps down in the turn in which it appended the batch; the producer still gets its response."""
-    append = Log.append_admitted
+    append = Log.append_validated
     partitions: list[Partition] = []
 
     def appended_and_over(log: Log, *args: object, **more: object) -> object:
@@ -254,7 +254,7 @@ async def test_an_append_from_the_queue_is_waited_for_at_once(
     async with running(tmp_path) as broker, connected(broker) as client:
         await create(client, "t", compression_type="gzip", flush_messages="1")
         partitions.append(broker.replicas.partition("t", 0))
-        monkeypatch.setattr(Log, "append_admitted", appended_and_over)
+        monkeypatch.setattr(Log, "append_validated", appended_and_over)
         monkeypatch.setattr(Log, "flush", lambda log: time.sleep(0.2) or 0)
         answer = await asyncio.wait_for(send(client, "t", batch(0, 100, codec=Compression.LZ4), 1), 60)
         assert answer.error_code == ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
@@ -280,7 +280,7 @@ async def test_a_configuration_that_changes_in_mid_admission_does_not_mix(
     """A batch is stored by one configuration, the one at its turn."""
     async with running(tmp_path) as broker, connected(broker) as client:
         await create(client, "t", message_timestamp_type="LogAppendTime", compression_type="gzip")
-        admit = Log.admit
+        validate = Log.validate
         changed: list[Callable[[], Awaitable[None]]] = []
 
         async def change() -> None:
@@ -290,13 +290,13 @@ async def test_a_configuration_that_changes_in_mid_admission_does_not_mix(
         loop = asyncio.get_running_loop()
 
         def changing(log: Log, batches: bytearray, *, now_ms: int, origin: AppendOrigin) -> object:
-            admitted = admit(log, batches, now_ms=now_ms, origin=origin)
+            validated = validate(log, batches, now_ms=now_ms, origin=origin)
             if not changed:
                 changed.append(change)
                 asyncio.run_coroutine_threadsafe(change(), loop).result(60)
-            return admitted
+            return validated
 
-        monkeypatch.setattr(Log, "admit", changing)
+        monkeypatch.setattr(Log, "validate", changing)
         first = await send(client, "t", batch(0, 100, codec=Compression.LZ4))
         assert first.error_code == 0
         assert first.log_append_time_ms >= NOW

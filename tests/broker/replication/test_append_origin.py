@@ -60,13 +60,13 @@ async def test_batches_keep_their_origins_in_the_append_queue(
     partition: Partition, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written: list[AppendOrigin] = []
-    append_admitted = Log.append_admitted
+    append_validated = Log.append_validated
 
-    def noting(log: Log, admitted: validator.Admitted, *, leader_epoch: int, now_ms: int) -> AppendInfo:
-        written.append(admitted[3])
-        return append_admitted(log, admitted, leader_epoch=leader_epoch, now_ms=now_ms)
+    def noting(log: Log, validated: validator.Validated, *, leader_epoch: int, now_ms: int) -> AppendInfo:
+        written.append(validated[3])
+        return append_validated(log, validated, leader_epoch=leader_epoch, now_ms=now_ms)
 
-    monkeypatch.setattr(Log, "append_admitted", noting)
+    monkeypatch.setattr(Log, "append_validated", noting)
     first = partition.append(batch(AT_ONCE_BYTES // 8), NOW_MS)
     second = partition.append(batch(), NOW_MS, origin=AppendOrigin.COORDINATOR)
     assert isinstance(first, DelayedProduce)
@@ -78,7 +78,7 @@ async def test_batches_keep_their_origins_in_the_append_queue(
 
 def test_batches_of_another_log_keep_their_offsets_and_epochs(log: Log) -> None:
     placed = batch(base_offset=7, leader_epoch=3)
-    log.append_admitted(validator.admit_mirrored(placed, 0, -1), leader_epoch=9, now_ms=NOW_MS)
+    log.append_validated(validator.validate_mirrored(placed, 0, -1), leader_epoch=9, now_ms=NOW_MS)
     log.append_as_follower(batch(base_offset=20, leader_epoch=4), now_ms=NOW_MS)
     log.append(batch(), leader_epoch=9, now_ms=NOW_MS)
     headers = list(log.segments.headers_from(0))

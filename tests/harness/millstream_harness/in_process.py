@@ -15,7 +15,7 @@ from millstream_broker.cluster.joining import OpenStore
 from millstream_broker.config.config import BrokerConfig
 from millstream_broker.log.append_origin import AppendOrigin
 from millstream_broker.log.log import Log
-from millstream_broker.log.validator import Admitted
+from millstream_broker.log.validator import Validated
 from millstream_broker.startup import start
 from millstream_kafka.client.connection import Connection
 from millstream_kafka.protocol import alter_configs, create_topics, delete_topics
@@ -86,14 +86,14 @@ class HeldAdmission:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._entered = threading.Semaphore(0)
         self._released = threading.Event()
-        admit = Log.admit
+        validate = Log.validate
 
-        def held(log: Log, batches: bytearray, *, now_ms: int, origin: AppendOrigin) -> Admitted:
+        def held(log: Log, batches: bytearray, *, now_ms: int, origin: AppendOrigin) -> Validated:
             self._entered.release()
             assert self._released.wait(60)
-            return admit(log, batches, now_ms=now_ms, origin=origin)
+            return validate(log, batches, now_ms=now_ms, origin=origin)
 
-        monkeypatch.setattr(Log, "admit", held)
+        monkeypatch.setattr(Log, "validate", held)
 
     async def entered(self) -> None:
         """Return once a batch is in the thread."""

@@ -49,7 +49,7 @@ from .readable_log import ReadableLog
 from .state import Home
 from .summaries import Summary
 from .transactions import EndedTransaction
-from .validator import Admitted
+from .validator import Validated
 
 logger = logging.getLogger(__name__)
 
@@ -130,34 +130,34 @@ class Log(ReadableLog):
     ) -> AppendInfo:
         """Validate a client's or a coordinator's batches, assign offsets (in place if possible), and write them.
 
-        Raises ApiError: those of ``validator.admit``, ``ProducerStateManager.check`` and ``check_marker``;
+        Raises ApiError: those of ``validator.validate``, ``ProducerStateManager.check`` and ``check_marker``;
         RECORD_LIST_TOO_LARGE if the batches exceed segment.bytes; KAFKA_STORAGE_ERROR. An error leaves the
         log unchanged.
         """
         if (ordinary := append_ordinary(self, batches, leader_epoch, now_ms)) is not None:
             return ordinary
-        admitted = validator.admit(batches, self.config, now_ms, where=self.segments.path, origin=origin)
-        return self.append_admitted(admitted, leader_epoch=leader_epoch, now_ms=now_ms)
+        validated = validator.validate(batches, self.config, now_ms, where=self.segments.path, origin=origin)
+        return self.append_validated(validated, leader_epoch=leader_epoch, now_ms=now_ms)
 
-    def admit(self, batches: bytearray, *, now_ms: int, origin: AppendOrigin = CLIENT) -> Admitted:
+    def validate(self, batches: bytearray, *, now_ms: int, origin: AppendOrigin = CLIENT) -> Validated:
         """The first half of :meth:`append`, with the present configuration. In any thread.
 
         An error names the invalid records, even if the header alone is reason to refuse the batch.
         """
         config = self.config
         try:
-            return validator.admit(batches, config, now_ms, where=self.segments.path, origin=origin)
+            return validator.validate(batches, config, now_ms, where=self.segments.path, origin=origin)
         except HeaderRefusedError:
             pass
-        return validator.admit(batches, config, now_ms, where=self.segments.path, read=True, origin=origin)
+        return validator.validate(batches, config, now_ms, where=self.segments.path, read=True, origin=origin)
 
-    def append_admitted(self, admitted: Admitted, *, leader_epoch: int, now_ms: int) -> AppendInfo:
-        """The second half of :meth:`append`, for batches from :meth:`admit`; or write a mirror's batches unchanged."""
-        view, headers, append_time, origin = admitted
+    def append_validated(self, validated: Validated, *, leader_epoch: int, now_ms: int) -> AppendInfo:
+        """The second half of :meth:`append`, for those of :meth:`validate`; or write a mirror's batches unchanged."""
+        view, headers, append_time, origin = validated
         if origin is MIRROR:
             if self.offline is not None or self.truncating:
                 raise self._refusal()
-            return self._append_unchanged(admitted, now_ms)
+            return self._append_unchanged(validated, now_ms)
         if self.offline is not None or self.truncating:
             # before sequences, because earlier refused batches are missing from them
             raise self.unless_torn(self._refusal())
@@ -214,14 +214,14 @@ class Log(ReadableLog):
         view = memoryview(batches)
         self.check_online()
         is_empty = self.log_start_offset == self.log_end_offset
-        admitted = validator.admit_copied(view, self.log_end_offset, is_empty)
-        if (first := admitted[1][0].base_offset) < self.log_end_offset:
+        validated = validator.validate_copied(view, self.log_end_offset, is_empty)
+        if (first := validated[1][0].base_offset) < self.log_end_offset:
             self.truncate_fully_and_start_at(first, now_ms=now_ms)
-        return self._append_unchanged(admitted, now_ms)
+        return self._append_unchanged(validated, now_ms)
 
-    def _append_unchanged(self, admitted: Admitted, now_ms: int) -> AppendInfo:
+    def _append_unchanged(self, validated: Validated, now_ms: int) -> AppendInfo:
         """Write batches that have their offsets and epochs: those of another log."""
-        batches, headers, *_ = admitted
+        batches, headers, *_ = validated
         self._write(batches, headers, now_ms)
         return AppendInfo(headers[0].base_offset, headers[-1].last_offset, -1, self.log_start_offset)
 

@@ -8,17 +8,18 @@ compression.type                       a codec other than `producer`: batches wi
 max.decompressed.message.bytes         INVALID_RECORD for a larger record of a compressed batch
 
 The last four read the records, which takes long and, for compressed ones, much memory: `LogConfig.reads_records` and
-`reads_compressed` tell so, and callers on the loop then leave :func:`admit` to a thread. A topic with Kafka's defaults
-is not read. Its headers can show that a timestamp is too late, but not whose, or claim more records than so few bytes
-should hold; or the batch is compressed, and decompressed records are limited. That raises a HeaderRefusedError, after
-which the caller has the batch read. Kafka reads everything.
+`reads_compressed` tell so, and callers on the loop then leave :func:`validate` to a thread. A topic with Kafka's
+defaults is not read. Its headers can show that a timestamp is too late, but not whose, or claim more records than so
+few bytes should hold; or the batch is compressed, and decompressed records are limited. That raises a
+HeaderRefusedError, after which the caller has the batch read. Kafka reads everything.
 """
 
 from __future__ import annotations
 
 import logging
 
-from millstream_kafka.appendable import BY_BROKER, HeaderRefusedError, validate
+from millstream_kafka import appendable
+from millstream_kafka.appendable import BY_BROKER, HeaderRefusedError
 from millstream_kafka.batch import (
     CODEC_MASK,
     HEADER_SIZE,
@@ -46,7 +47,7 @@ from .config import LogConfig
 
 logger = logging.getLogger(__name__)
 
-Admitted = tuple[memoryview, list[BatchHeader], int, AppendOrigin]
+Validated = tuple[memoryview, list[BatchHeader], int, AppendOrigin]
 """Batches that a log may write, and their headers; the append time, -1 unless message.timestamp.type=LogAppendTime.
 
 Batches of clients and coordinators have no offsets yet. (A plain tuple, because each append makes one.)
@@ -66,7 +67,7 @@ class RecordsRefusedError(ApiError):
         self.records = records
 
 
-def admit(
+def validate(
     batches: bytes | bytearray | memoryview,
     config: LogConfig,
     now_ms: int,
@@ -74,7 +75,7 @@ def admit(
     where: str,
     read: bool = False,
     origin: AppendOrigin = AppendOrigin.CLIENT,
-) -> Admitted:
+) -> Validated:
     """Batches of a client or a coordinator, to store; ApiError if one is refused. In any thread.
 
     Writable batches are changed in place. ``where`` is the log's folder; ``read`` reads the records in any case.
@@ -97,12 +98,12 @@ def _admit(
     where: str,
     read: bool,
     origin: AppendOrigin,
-) -> Admitted:
+) -> Validated:
     view = memoryview(batches)
     if view.readonly:
         view = memoryview(bytearray(view))
     largest = INT32_MAX if origin in ENDS else config.max_message_bytes
-    headers = validate(view, largest, read=read, allowed=_ALLOWED.get(origin, 0))
+    headers = appendable.validate(view, largest, read=read, allowed=_ALLOWED.get(origin, 0))
     if config.reads_compressed and not read and any(header.compression for header in headers):
         raise HeaderRefusedError(ErrorCode.INVALID_RECORD, "compressed records that have not been read")
     stamp = config.message_timestamp_type == "LogAppendTime"
@@ -230,7 +231,7 @@ def _recompress(
     return memoryview(stored), changed
 
 
-def admit_copied(view: memoryview, log_end_offset: int, is_empty: bool = False) -> Admitted:
+def validate_copied(view: memoryview, log_end_offset: int, is_empty: bool = False) -> Validated:
     """A leader's batches, for a follower: whole, valid, ascending from ``log_end_offset`` on.
 
     The first batch for an empty log may begin before its end and reach beyond it, because a leader's log may start
@@ -264,13 +265,13 @@ def admit_copied(view: memoryview, log_end_offset: int, is_empty: bool = False) 
     return view, headers, -1, AppendOrigin.REPLICATION
 
 
-def admit_mirrored(view: memoryview, log_end_offset: int, latest_epoch: int) -> Admitted:
-    """A source's batches, for a mirror's replica whose log ends there; as in :func:`admit_copied`.
+def validate_mirrored(view: memoryview, log_end_offset: int, latest_epoch: int) -> Validated:
+    """A source's batches, for a mirror's replica whose log ends there; as in :func:`validate_copied`.
 
     Any client may send them. ApiError also: INVALID_RECORD for control batches that no broker writes, and for offsets
     and epochs beyond any source's; FENCED_LEADER_EPOCH for an epoch below the previous one, or below ``latest_epoch``.
     """
-    _, headers, *_ = admit_copied(view, log_end_offset)
+    _, headers, *_ = validate_copied(view, log_end_offset)
     for header in headers:
         where = f"the batch at offset {header.base_offset}"
         if header.attributes & BY_BROKER and not _is_of_transaction(header):

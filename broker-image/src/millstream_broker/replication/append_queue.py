@@ -27,7 +27,7 @@ from millstream_process import supervision
 
 from ..log.append_origin import AppendOrigin
 from ..log.log import Log
-from ..log.validator import Admitted
+from ..log.validator import Validated
 from ..runtime.request_memory import RequestMemory
 from .purgatory import DelayedProduce
 
@@ -43,8 +43,8 @@ class LedPartition(Protocol):
     def check(self, batches: bytearray, acks: int, origin: AppendOrigin) -> None:
         """Raises ApiError if the batches cannot be appended, whatever their contents."""
 
-    def append_admitted(
-        self, delayed: DelayedProduce, admitted: Admitted, batches: bytearray, now_ms: int
+    def append_validated(
+        self, delayed: DelayedProduce, validated: Validated, batches: bytearray, now_ms: int
     ) -> None:
         """Raises ApiError."""
 
@@ -59,14 +59,14 @@ class AppendQueue:
         """`fatal` is called if appending fails as a whole: then nobody knows which batch was the last."""
         self._memory = memory
         self._fatal = fatal
-        self._thread = ThreadPoolExecutor(1, "admit")
+        self._thread = ThreadPoolExecutor(1, "validate")
         self._queue: deque[tuple[LedPartition, DelayedProduce, bytearray, AppendOrigin]] = deque()
         self._work: asyncio.Task[None] | None = None
 
     def put(
         self, partition: LedPartition, delayed: DelayedProduce, batches: bytearray, origin: AppendOrigin
     ) -> None:
-        """Queue batches. Their turn calls `Partition.append_admitted`, or ends `delayed`; and always `turn_over`."""
+        """Queue batches. Their turn calls `Partition.append_validated`, or ends `delayed`; and always `turn_over`."""
         self._memory.hold(len(batches))
         self._queue.append((partition, delayed, batches, origin))
         if self._work is None:
@@ -92,10 +92,10 @@ class AppendQueue:
     ) -> None:
         now_ms = int(time() * 1000)
         partition.check(batches, delayed.acks, origin)  # validating them may be pointless by now
-        admitted = await asyncio.get_running_loop().run_in_executor(
-            self._thread, lambda: partition.log.admit(batches, now_ms=now_ms, origin=origin)
+        validated = await asyncio.get_running_loop().run_in_executor(
+            self._thread, lambda: partition.log.validate(batches, now_ms=now_ms, origin=origin)
         )
-        partition.append_admitted(delayed, admitted, batches, now_ms)
+        partition.append_validated(delayed, validated, batches, now_ms)
 
     async def close(self) -> None:
         """Append nothing more. Waiting producers get no response, as their connections are closed by now."""

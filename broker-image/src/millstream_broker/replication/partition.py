@@ -38,7 +38,7 @@ from ..coordination import PartitionRecord, TopicRecord
 from ..log.append_info import AppendInfo
 from ..log.append_origin import BY_THIS_BROKER, CLIENT, MIRROR, AppendOrigin
 from ..log.log import Log
-from ..log.validator import Admitted, admit_mirrored
+from ..log.validator import Validated, validate_mirrored
 from ..topic_rules.mirrored_topics import EPOCHS_ABOVE, check_start, far_above, read_only
 from .append_queue import AppendQueue
 from .isr import Isr
@@ -295,11 +295,11 @@ class Partition(Replica):
         check_start(self, log_start, end)
         delayed = None
         if batches:
-            admitted = admit_mirrored(batches, end, self.log.epochs.latest)
-            epoch = admitted[1][-1].partition_leader_epoch
+            validated = validate_mirrored(batches, end, self.log.epochs.latest)
+            epoch = validated[1][-1].partition_leader_epoch
             if self.record.leader_epoch < epoch + EPOCHS_ABOVE:
                 self._need_epoch(epoch + EPOCHS_ABOVE - 1, far_above(epoch))
-            waiting = self._until_safe(self._append_admitted(admitted, batches, -1, now_ms), -1, timeout_ms)
+            waiting = self._until_safe(self._append_validated(validated, batches, -1, now_ms), -1, timeout_ms)
             delayed = waiting if isinstance(waiting, DelayedProduce) else None
         elif end < log_start and end == self.high_watermark:
             self.log.skip_to(log_start, now_ms=now_ms)
@@ -346,14 +346,14 @@ class Partition(Replica):
             f"{self} takes a leader epoch above {above}, because of those of its records",
         )
 
-    def append_admitted(
-        self, delayed: DelayedProduce, admitted: Admitted, batches: bytearray, now_ms: int
+    def append_validated(
+        self, delayed: DelayedProduce, validated: Validated, batches: bytearray, now_ms: int
     ) -> None:
-        """For the queue alone: append batches that `Log.admit` has prepared, at their turn. Raises ApiError.
+        """For the queue alone: append batches that `Log.validate` has prepared, at their turn. Raises ApiError.
 
         The next wait begins in the step that appends, so it misses no later change.
         """
-        delayed.info = info = self._append_admitted(admitted, batches, delayed.acks, now_ms)
+        delayed.info = info = self._append_validated(validated, batches, delayed.acks, now_ms)
         if (purgatory := self._purgatory_of(info, delayed.acks)) is None:
             delayed.end()
         else:
@@ -402,13 +402,13 @@ class Partition(Replica):
             raise
         return self._appended(info, len(batches))
 
-    def _append_admitted(
-        self, admitted: Admitted, batches: bytearray | memoryview, acks: int, now_ms: int
+    def _append_validated(
+        self, validated: Validated, batches: bytearray | memoryview, acks: int, now_ms: int
     ) -> AppendInfo:
         """Append batches that were validated before. Raises ApiError."""
-        self.check(batches, acks, admitted[3])
+        self.check(batches, acks, validated[3])
         try:
-            info = self.log.append_admitted(admitted, leader_epoch=self.record.leader_epoch, now_ms=now_ms)
+            info = self.log.append_validated(validated, leader_epoch=self.record.leader_epoch, now_ms=now_ms)
         except ApiError as error:
             self._refused(error, batches)
             raise
