@@ -168,13 +168,13 @@ def found(daemon: Daemon) -> Daemon | None:
     return None
 
 
-def stop_marked(mark: str, timeout: float = STOP_TIMEOUT_S) -> None:
+def stop_marked(mark: str) -> None:
     """Stop every process with this mark in its environment, children included. Blocking."""
-    for sign, patience in ((signal.SIGTERM, timeout), (signal.SIGKILL, STOP_TIMEOUT_S)):
+    for sign in (signal.SIGTERM, signal.SIGKILL):
         for pid in _marked(f"{MARK}={mark}"):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, sign)
-        if wait_for(lambda: not _marked(f"{MARK}={mark}"), patience):
+        if wait_for(lambda: not _marked(f"{MARK}={mark}"), STOP_TIMEOUT_S):
             return
 
 

@@ -15,7 +15,7 @@ from ...models.mirror_reports import GapReport, SourceReport, WorkerLag, WorkerR
 from ...models.problem import NewCondition, Problem, condition_before, conditions_with, shown
 from ...models.words import count_of
 from ...resources.mirror import selector
-from . import diverged_records as set_aside
+from . import diverged_records
 from .promotion import Promotion
 from .promotion_conditions import promoted_before, ready
 
@@ -56,12 +56,14 @@ def status_of(
     promotion = promotion or Promotion(mirror, mirror.status.last_promotion)
     promoted = {name for report in workers.reports for source in report.sources for name in source.promoted}
     condition = promotion.condition or (None if promotion.mirror.spec.promote else promoted_before(promoted))
-    said = {source.name: _of_source(source.name, workers.reports) for source in mirror.spec.sources}
-    why_unknown = {name: workers.silence or _unknown_lag(name, reports) for name, reports in said.items()}
-    told_of = () if workers.silent else {name for name, reports in said.items() if reports}
-    kept = set_aside.kept(mirror, told_of, promoted)
+    of_sources = {source.name: _of_source(source.name, workers.reports) for source in mirror.spec.sources}
+    why_unknown = {
+        name: workers.silence or _unknown_lag(name, reports) for name, reports in of_sources.items()
+    }
+    reporting = () if workers.silent else {name for name, reports in of_sources.items() if reports}
+    kept = diverged_records.kept(mirror, reporting, promoted)
     sources = tuple(
-        _source(name, reports, why_unknown[name], kept.get(name, ())) for name, reports in said.items()
+        _source(name, reports, why_unknown[name], kept.get(name, ())) for name, reports in of_sources.items()
     )
     unknown = next(filter(None, why_unknown.values()), "")
     lag = None if unknown else _sum(report.lag for report in workers.reports)
@@ -128,7 +130,7 @@ def refused_status(
 
 
 def _without_workers(mirror: MirrorMaker, ending: int) -> MirrorMakerStatus:
-    kept = set_aside.kept(mirror, (), ())
+    kept = diverged_records.kept(mirror, (), ())
     sources = tuple(
         MirrorSourceStatus(name=source.name, set_aside=kept.get(source.name) or None)
         for source in mirror.spec.sources
@@ -143,45 +145,47 @@ def _of_source(name: str, reports: Iterable[WorkerReport]) -> list[SourceReport]
     return [source for report in reports for source in report.sources if source.name == name]
 
 
-def _unknown_topics(name: str, said: Sequence[SourceReport]) -> str:
+def _unknown_topics(name: str, reports: Sequence[SourceReport]) -> str:
     """Why nobody knows yet which topics of a source to mirror; empty if a worker knows it."""
-    if any(source.wanted is not None for source in said):  # a number, or the report of an older release
+    if any(source.wanted is not None for source in reports):  # a number, or the report of an older release
         return ""
     return f"no worker knows the topics of {name} yet"
 
 
-def _unknown_lag(name: str, said: Sequence[SourceReport]) -> str:
+def _unknown_lag(name: str, reports: Sequence[SourceReport]) -> str:
     """Why nobody knows yet how far the mirror is behind a source; empty if the workers know it together."""
-    if unknown := _unknown_topics(name, said):
+    if unknown := _unknown_topics(name, reports):
         return unknown
-    wanted = max((source.wanted for source in said if isinstance(source.wanted, int)), default=0)
-    error = next((f": {source.last_error[:SHOWN_ERROR]}" for source in said if source.last_error), "")
-    if (held := sum(source.partitions for source in said)) < wanted:
+    wanted = max((source.wanted for source in reports if isinstance(source.wanted, int)), default=0)
+    error = next((f": {source.last_error[:SHOWN_ERROR]}" for source in reports if source.last_error), "")
+    if (held := sum(source.partitions for source in reports)) < wanted:
         return f"workers have taken {held} of {wanted} partitions of {name}{error}"
-    if starting := sum(source.starting for source in said):
+    if starting := sum(source.starting for source in reports):
         return f"workers have yet to read from {count_of(starting, 'partition')} of {name}{error}"
     return ""
 
 
 def _source(
-    name: str, said: Sequence[SourceReport], unknown: str, kept: Sequence[SetAside]
+    name: str, reports: Sequence[SourceReport], unknown: str, kept: Sequence[SetAside]
 ) -> MirrorSourceStatus:
     """Workers share a source's partitions: lags add up, and one worker's problem is the source's.
 
     ``unknown``: why its lag is not known. ``kept``: what was set aside before, and stays unless a worker reports anew.
     """
-    if not said:
+    if not reports:
         return MirrorSourceStatus(name=name, set_aside=tuple(kept) or None)
-    errors = [source.last_error for source in said if source.last_error]
-    gone = [source for source in said if not source.reachable]  # without an error: not tried yet
+    errors = [source.last_error for source in reports if source.last_error]
+    gone = [source for source in reports if not source.reachable]  # without an error: not tried yet
     return MirrorSourceStatus(
         name=name,
-        reachable=None if gone and not any(one.reason or one.last_error for one in gone) else not gone,
-        topics=_topics(said),
-        groups=max((source.groups for source in said if source.groups is not None), default=None),
-        lag=None if unknown else _sum(source.lag for source in said),
-        rate=_rate(source.rate for source in said),
-        set_aside=set_aside.merged(kept, (one for source in said for one in source.set_aside)),
+        reachable=None
+        if gone and not any(source.reason or source.last_error for source in gone)
+        else not gone,
+        topics=_topics(reports),
+        groups=max((source.groups for source in reports if source.groups is not None), default=None),
+        lag=None if unknown else _sum(source.lag for source in reports),
+        rate=_rate(source.rate for source in reports),
+        set_aside=diverged_records.merged(kept, (rows for source in reports for rows in source.set_aside)),
         last_error=errors[0][:SHOWN_ERROR] if errors else "",
     )
 
@@ -203,11 +207,11 @@ def _rate(rates: Iterable[WorkerRate]) -> Rate:
     )
 
 
-def _topics(said: Sequence[SourceReport]) -> int:
+def _topics(reports: Sequence[SourceReport]) -> int:
     """Workers share partitions, not topics: several may have one topic."""
-    names = [source.topic_names for source in said]
+    names = [source.topic_names for source in reports]
     if any(name is None for name in names):
-        return max(source.topics for source in said)
+        return max(source.topics for source in reports)
     return len({name for source in names for name in source or ()})
 
 
