@@ -9,8 +9,8 @@ from kio.schema.errors import ErrorCode as KioErrorCode
 
 from millstream_harness.protocol import APIS, encode_response_header
 from millstream_kafka.protocol import MalformedRequest
-from millstream_kafka.protocol.compiler import MAX_TAGS, write_varint
-from millstream_kafka.protocol.errors import ApiError, ErrorCode
+from millstream_kafka.protocol.compiler import MAX_STRING, MAX_TAGS, write_varint
+from millstream_kafka.protocol.errors import MAX_MESSAGE, ApiError, ErrorCode
 from millstream_kafka.protocol.header import (
     RequestHeader,
     decode_request_header,
@@ -96,3 +96,12 @@ def test_errors_as_exceptions() -> None:
     assert ErrorCode.of(9999) is ErrorCode.UNKNOWN_SERVER_ERROR
     assert str(ApiError(ErrorCode.INVALID_CONFIG, "x is not a number")) == "INVALID_CONFIG: x is not a number"
     assert ApiError(ErrorCode.INVALID_CONFIG).message == ErrorCode.INVALID_CONFIG.message
+
+
+def test_a_message_of_any_length_fits_a_response() -> None:
+    """A string of the protocol has 32,767 bytes at most, and a character up to four of them."""
+    assert len("…".encode()) + 4 * MAX_MESSAGE <= MAX_STRING
+    error = ApiError(ErrorCode.INVALID_CONFIG, "\U0001f30a" * (MAX_MESSAGE + 1))
+    assert error.message == "\U0001f30a" * MAX_MESSAGE + "…"
+    longest = "x" * MAX_MESSAGE
+    assert ApiError(ErrorCode.INVALID_CONFIG, longest).message == longest

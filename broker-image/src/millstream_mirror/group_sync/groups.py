@@ -60,6 +60,11 @@ class Copied:
     is_ahead: bool = False
     """The source's position was ahead of the mirror, so this is the end of what was mirrored."""
 
+    def in_target(self, *, keeps_epochs: bool) -> Position:
+        """A replica has the source's leader epochs at the source's offsets; other topics have epochs of their own."""
+        is_same = keeps_epochs and self.target_offset == self.source.offset
+        return Position(self.target_offset, self.source.metadata, self.source.leader_epoch if is_same else -1)
+
 
 class GroupSync:
     """The groups of one source."""
@@ -224,7 +229,9 @@ class GroupSync:
             self._copied[group, where] = wanted[where]
         if not allowed:
             return ""
-        translated = {where: self._translated(copied) for where, copied in allowed.items()}
+        translated = {
+            where: copied.in_target(keeps_epochs=self._keeps_epochs) for where, copied in allowed.items()
+        }
         refused: ApiError | None = None
         for where, error in (await commit(self._at_target, group, translated)).items():
             if error is ErrorCode.NONE:
@@ -238,13 +245,6 @@ class GroupSync:
         if refused is not None:
             raise refused
         return ""
-
-    def _translated(self, copied: Copied) -> Position:
-        """A replica has the source's leader epochs at the source's offsets; other topics have epochs of their own."""
-        is_same = self._keeps_epochs and copied.target_offset == copied.source.offset
-        return Position(
-            copied.target_offset, copied.source.metadata, copied.source.leader_epoch if is_same else -1
-        )
 
     def _may(self, group: str, task: PartitionTask, wanted: Copied, there: Position | None) -> bool:
         """Whether the mirror may set the position, which is ``there`` now."""
