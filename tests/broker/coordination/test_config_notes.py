@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 
 import pytest
 
@@ -45,6 +45,13 @@ async def reading(shared: SharedTree, count: int = 2) -> AsyncIterator[Sequence[
     yield found
 
 
+async def write(configs: Configs, entity: str, config: dict[str, str]) -> None:
+    async def replaced(stored: Mapping[str, str]) -> Mapping[str, str]:
+        return config
+
+    await configs.change(entity, replaced)
+
+
 def notes(shared: SharedTree) -> list[str]:
     return sorted(shared.nodes.names(tree.CONFIG_CHANGES))
 
@@ -53,7 +60,7 @@ async def test_a_broker_whose_clock_is_ahead_removes_no_note_that_others_need(cl
     shared = SharedTree()
     async with reading(shared) as (one, other):
         for number in range(3):
-            await one.write("topics/t", {"retention.ms": str(number)})
+            await write(one, "topics/t", {"retention.ms": str(number)})
         clocks.ahead = HOUR_S
         await one.read_notes()
         clocks.ahead = 0.0
@@ -65,11 +72,11 @@ async def test_a_broker_whose_clock_is_ahead_removes_no_note_that_others_need(cl
 async def test_old_notes_are_removed_by_the_clock_of_the_store(clocks: Clocks) -> None:
     shared = SharedTree()
     async with reading(shared) as (one, other):
-        await one.write("topics/t", {"retention.ms": "1"})
+        await write(one, "topics/t", {"retention.ms": "1"})
         clocks.now += NOTES_EXPIRE_MS / 1000 + 1
         await one.read_notes()
         assert len(notes(shared)) == 1, "the newest one shows what there has been"
-        await one.write("topics/u", {"retention.ms": "2"})
+        await write(one, "topics/u", {"retention.ms": "2"})
         await one.read_notes()
         assert [name[-1] for name in notes(shared)] == ["1"]
         await other.read_notes()
@@ -86,16 +93,16 @@ async def test_whatever_notes_are_gone_nothing_is_missed(clocks: Clocks, gone: l
     shared = SharedTree()
     async with reading(shared) as (one, other):
         for number in range(seen):
-            await one.write(f"topics/seen-{number}", {"retention.ms": "7"})
+            await write(one, f"topics/seen-{number}", {"retention.ms": "7"})
         await other.read_notes()
         for name in "abc":
-            await one.write(f"topics/{name}", {"retention.ms": "-1"})
+            await write(one, f"topics/{name}", {"retention.ms": "-1"})
         for number in gone:
             shared.commit([Delete(f"{tree.CONFIG_CHANGES}/{notes(shared)[0][:-1]}{seen + number}")], 0)
         await other.read_notes()
         known = {name for name in "abc" if name in other.topics}
         if 2 in gone:  # then the next note shows it
-            await one.write("topics/last", {"retention.ms": "1"})
+            await write(one, "topics/last", {"retention.ms": "1"})
             await other.read_notes()
             known = {name for name in "abc" if name in other.topics}
         assert known == set("abc")
@@ -106,7 +113,7 @@ async def test_numbers_that_begin_again_are_noticed(clocks: Clocks) -> None:
     shared = SharedTree()
     async with reading(shared) as (one, other):
         for number in range(3):
-            await one.write("topics/t", {"retention.ms": str(number)})
+            await write(one, "topics/t", {"retention.ms": str(number)})
         await other.read_notes()
         for name in notes(shared):
             shared.commit([Delete(f"{tree.CONFIG_CHANGES}/{name}")], 0)
@@ -115,6 +122,6 @@ async def test_numbers_that_begin_again_are_noticed(clocks: Clocks) -> None:
         store.start()
         await store.connected()
         await store.ensure(tree.CONFIG_CHANGES)
-        await one.write("topics/t", {"retention.ms": "9"})
+        await write(one, "topics/t", {"retention.ms": "9"})
         await other.read_notes()
         assert other.topics["t"] == {"retention.ms": "9"}
