@@ -81,6 +81,7 @@ def main() -> int:
     chosen = [each for each in defects() if options.only in (each.area, "") or options.only in each.what]
     shutil.rmtree(COPY, ignore_errors=True)
     shutil.copytree(ROOT, COPY, symlinks=True, ignore=LEFT_OUT)
+    (COPY / ".jars").symlink_to(ROOT / ".jars")  # ZooKeeper, among others
     before = run(tuple(sorted({test for each in chosen for test in each.tests})))
     if before.returncode:
         print(before.stdout, before.stderr, "\nThese tests fail without any defect.", sep="\n")
