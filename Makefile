@@ -280,6 +280,16 @@ $(FRAMEWORK_JARS)/.complete: tests/compat/frameworks/pom.xml
 	  -DoutputDirectory=$(CURDIR)/$(FRAMEWORK_JARS))
 	@touch $@
 
+# Flink with its Kafka connector.
+FLINK_JARS := .jars/flink
+
+$(FLINK_JARS)/.complete: tests/compat/flink/pom.xml
+	@echo "jars: fetching Flink into $(FLINK_JARS) (85 MB)"
+	@rm -rf $(FLINK_JARS)
+	@$(call timed,jars,$(MAVEN) -f $< dependency:copy-dependencies -DincludeScope=runtime \
+	  -DoutputDirectory=$(CURDIR)/$(FLINK_JARS))
+	@touch $@
+
 kafka-jars:
 	@$(call fetched,$(KAFKA_JARS),bench/kafka/pom.xml,what needs Apache Kafka is not tested)
 

@@ -14,6 +14,7 @@ import pytest
 
 INSTALL = {
     "java": "Java 17 (Debian: apt-get install openjdk-17-jdk-headless)",
+    "javac": "the compiler of Java 17 (Debian: apt-get install openjdk-17-jdk-headless)",
     "mvn": "Maven (Debian: apt-get install maven)",
     "kcat": "kcat (Debian: apt-get install kcat)",
     "node": "Node.js 20 or newer (https://nodejs.org)",
