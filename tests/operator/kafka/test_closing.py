@@ -45,13 +45,14 @@ pytestmark = pytest.mark.soak
 
 BROKERS = 3
 PASSWORDS = {"authentication": {"type": "ScramSha512"}}
-INTERNAL = {"name": "internal", "type": "Internal", "port": 9092}
+INTERNAL = {"name": "internal", "type": "Internal", "port": 9092, "tls": "Disabled", "authentication": {"type": "None"}}
 APPS = {
     "name": "apps",
     "type": "NodePort",
     "port": 9094,
     "nodePort": 30_000,
     "allowPlaintext": True,
+    "tls": "Disabled",
     "advertisedHost": "127.0.0.1",
     **PASSWORDS,
 }
@@ -169,7 +170,7 @@ class Operated:
     def until(self, what: str, done: Any) -> None:
         deadline = time.monotonic() + DEADLINE_S
         while not done():
-            assert time.monotonic() < deadline, (what, self.status)
+            assert time.monotonic() < deadline, f"{what}: {self.status}"
             self.look()
 
     def is_settled(self) -> bool:
