@@ -16,11 +16,12 @@ import pytest
 from millstream_broker.broker import Broker
 from millstream_broker.config.config import TopicConfig
 from millstream_broker.log.manager import Found
+from millstream_broker.replication.delayed_fetch import DelayedFetch
 from millstream_broker.replication.fetch_session import Session
 from millstream_broker.replication.fetch_sessions import FollowerKey, FollowerSession
 from millstream_broker.replication.isr import Isr
 from millstream_broker.replication.partition import Partition, now_ms
-from millstream_broker.runtime.steps import to_the_end
+from millstream_broker.runtime.steps import Steps, to_the_end
 from millstream_broker.security.session import PeerBroker
 from millstream_harness.background_loop import background_loop
 from millstream_harness.clients import request_context
@@ -29,7 +30,7 @@ from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.wire import Wire, fetch_request, produce_request, record
 from millstream_kafka.batch import build_batch, read_records
 from millstream_kafka.protocol import fetch, produce
-from millstream_kafka.protocol.errors import ErrorCode
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
 from millstream_kafka.protocol.fetch import FetchResponse, PartitionData
 
 pytestmark = pytest.mark.process
@@ -55,6 +56,18 @@ async def answer_of(waiting: asyncio.Future[FetchResponse]) -> PartitionData:
 
 def append(partition: Partition, value: str = "news") -> None:
     partition.append(memoryview(bytearray(build_batch([record(value)]))), int(time.time() * 1000))
+
+
+async def test_a_response_that_fails_after_a_pause_fails_the_poll() -> None:
+    def read() -> Steps[FetchResponse]:
+        yield
+        raise ApiError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+
+    delayed = DelayedFetch(1, 60.0, read)
+    delayed.over()
+    with pytest.raises(ApiError) as error:
+        await delayed.response
+    assert error.value.code is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
 async def test_a_record_of_the_same_turn_ends_a_poll(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 import uvloop
 
 from millstream_broker.replication.purgatory import Delayed, Purgatory
+from millstream_harness.virtual_time import turns, virtual_time
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 
 
@@ -57,6 +58,15 @@ async def test_each_ends_when_its_time_is_up_and_the_others_wait_on() -> None:
     assert (late.is_done, never.is_done) == (False, False)
     purgatory.passed(4)
     assert (late.is_done, never.is_done) == (True, True)
+
+
+@virtual_time
+async def test_a_deadline_that_is_reached_has_passed_and_leaves_no_timer() -> None:
+    purgatory = Purgatory()
+    waiting, forever = purgatory.add(1, Delayed(), 100), purgatory.add(2, Delayed(), None)
+    await asyncio.sleep(0.1)
+    await turns()
+    assert (waiting.is_done, forever.is_done, purgatory._timer) == (True, False, None)
 
 
 def test_producers_that_wait_for_no_time_end_together() -> None:

@@ -293,10 +293,11 @@ async def test_other_replicas_are_not_held_back(
         assert partitions_of(await world.asked()) == [0]
 
 
+@pytest.mark.parametrize("more_s", [0, 0.1])
 async def test_a_moment_too_short_to_count_does_not_hold_a_replica_back(
-    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch, more_s: float
 ) -> None:
-    monkeypatch.setattr(fetcher_module, "LEAST_PAUSE_S", BYTES / RATE + 0.1)
+    monkeypatch.setattr(fetcher_module, "LEAST_PAUSE_S", BYTES / RATE + more_s)
     async with fetching(tmp_path, clock) as world:
         (moved,) = world.follow(0, isr=(THEM,))
         moved.is_throttled = True

@@ -382,6 +382,17 @@ def test_an_unconfirmed_log_is_not_truncated(tmp_path: Path, response: str) -> N
     assert (follower.log.log_end_offset, found) == (3, [follower])
 
 
+@pytest.mark.parametrize(
+    ("start", "end"), [(0, 3), (3, 6)], ids=["ends with the leader's", "ends where it begins"]
+)
+def test_an_unconfirmed_log_within_the_leaders_is_compared_with_it(
+    tmp_path: Path, start: int, end: int
+) -> None:
+    follower, found = unconfirmed(tmp_path)
+    assert follower.begin_within(start, end) is Outcome.GOES_ON
+    assert found == []
+
+
 @pytest.mark.parametrize(("compared", "mirror_source"), [(2, ""), (3, "cluster/topic"), (3, "")])
 async def test_truncation_spares_log_older_than_comparison(
     tmp_path: Path, compared: int, mirror_source: str

@@ -68,6 +68,21 @@ class Led:
         return f"{self.topic}-{self.index}"
 
 
+@pytest.mark.parametrize("change", ["unknown", "led elsewhere", "risen"])
+async def test_a_leader_epoch_rises_only_under_the_known_leadership(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, change: str
+) -> None:
+    async with replicating(tmp_path) as world:
+        await world.told(state(record := topic("t", led_by(US))))
+        partition = world.replicas.partitions["t", 0]
+        newer = replace(record, partitions=(led_by(THEM if change == "led elsewhere" else US, epoch=4),))
+        world.replicas.latest_image = state() if change == "unknown" else state(newer)
+        world.alter_partition.raise_epoch(partition, above=3 if change == "risen" else 4, epoch=9)
+        await turns()
+        assert world.coordination.records == {}
+    assert caplog.records == []
+
+
 @virtual_time
 async def test_coordination_that_is_away(caplog: pytest.LogCaptureFixture) -> None:
     partitions: dict[tuple[str, int], Any] = {}

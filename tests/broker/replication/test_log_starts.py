@@ -99,6 +99,19 @@ async def test_a_leader_waits_for_its_disk_too(tmp_path: Path, monkeypatch: pyte
     assert await ended(waiting) is ErrorCode.NONE
 
 
+async def test_a_leader_whose_disk_has_it_waits_for_its_followers(tmp_path: Path) -> None:
+    home = PlayedHome()
+    partition = led(tmp_path, home, THEM)
+    waiting = delete(partition, 5)
+    await partition._starts.close()
+    assert (partition.log.durable_start, waiting.is_done) == (5, False)
+    assert delete(partition, 5) is not waiting
+    await partition._starts.close()
+    assert home.commits == 1, "it is durable"
+    partition.fetched(THEM, 10, 5)
+    assert await ended(waiting) is ErrorCode.NONE
+
+
 async def test_requests_during_a_write_share_the_next_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -148,6 +161,9 @@ async def test_a_follower_reports_its_start_when_it_is_durable(
         await clock.advance(1)
         call = await world.asked()
         assert asked(call.request)["t", 0].log_start_offset == 0
+        call.answer(response())
+        call = await world.asked()
+        assert partitions_of(call) == [], "it has no news"
         held.open()
         assert follower.committing is not None
         await asyncio.wait([follower.committing])
@@ -156,6 +172,33 @@ async def test_a_follower_reports_its_start_when_it_is_durable(
         assert asked(call.request)["t", 0].log_start_offset == 3
         call.answer(response())
         assert partitions_of(await world.asked()) == [], "the leader knows it"
+
+
+async def test_a_follower_with_records_does_not_wait_for_its_disk_to_fetch_more(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = HeldThread(monkeypatch, PlayedHome, "commit_starts")
+    async with fetching(tmp_path, clock) as world:
+        world.follow(0, home=PlayedHome())
+        call = await world.asked()
+        call.answer(response(fetched(0, batch(*"01234", epoch=3), log_start_offset=3)))
+        await held.reached()
+        assert partitions_of(await world.asked()) == [0]
+        held.open()
+
+
+async def test_a_start_of_a_partition_that_is_no_longer_followed_is_not_reported(
+    tmp_path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with fetching(tmp_path, clock, 1) as world:
+        world.follow(0, home=PlayedHome())
+        call = await world.answered(response(fetched(0, batch(*"01234", epoch=3))))
+        call.answer(response(fetched(0, log_start_offset=3)))
+        call = await world.asked()
+        world.fetcher.remove(("t", 0))
+        call.answer(response())
+        assert partitions_of(await world.asked()) == []
+    assert caplog.records == []
 
 
 async def test_an_idle_follower_waits_for_its_disk_briefly_to_report_at_once(

@@ -215,6 +215,7 @@ async def test_what_is_written_behind_a_cut_has_an_epoch_of_its_own(
     assert ErrorCode.of(too_early.error_code) is ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert "takes a leader epoch above 0" in (too_early.error_message or "")
     before = await ready(client, topic)
+    assert (before.last_epoch, before.leader_epoch) == (0, 1)
     assert (await truncate(client, topic, **as_it_is(before), offset=3)).error_code == 0
     assert await alter(client, topic, None) == ""
     assert await write(client, topic, 4) is ErrorCode.NONE

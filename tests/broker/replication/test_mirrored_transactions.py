@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -159,9 +160,11 @@ async def test_markers_that_cannot_be_written_are_written_later(tmp_path: Path) 
         await replica(client, source)
         partition = broker.replicas.partitions[TOPIC, 0]
         tries: list[int] = []
+        began_ms = time.time() * 1000
 
         def append(batch: bytearray, now_ms: int) -> None:
             tries.append(now_ms)
+            assert read_marker(bytes(batch)) == EndTransactionMarker(committed=False, coordinator_epoch=0)
             if len(tries) == 2:
                 raise ApiError(ErrorCode.NOT_ENOUGH_REPLICAS, "too few")
             partition.log.append(batch, leader_epoch=FAR, now_ms=now_ms, origin=MARKER)
@@ -172,6 +175,7 @@ async def test_markers_that_cannot_be_written_are_written_later(tmp_path: Path) 
         transactions.retry()
         await until(lambda: not partition.log.producers.transactions.open)
         assert len(tries) == 2 * AT_ONCE + 2
+        assert began_ms - 1 <= min(tries) <= max(tries) <= time.time() * 1000
 
 
 @pytest.mark.parametrize(
@@ -181,6 +185,7 @@ async def test_markers_that_cannot_be_written_are_written_later(tmp_path: Path) 
         ([(0, 0), (1, 5)], 2, 0),
         ([(0, 0), (1, 5)], FAR, 10),
         ([(0, 0), (1, 5), (FAR, 8)], FAR, 8),
+        ([(1, 0), (1 + EPOCHS_ABOVE, 8)], FAR, 8),
         ([(0, 0), (FAR, 4), (FAR + 3, 6)], FAR + 3, 4),
         ([(FAR, 4), (FAR + 3, 6)], FAR + 3, 0),
         ([(0, 0), (FAR, 4), (2 * FAR, 6)], 2 * FAR, 4),
@@ -190,6 +195,7 @@ async def test_markers_that_cannot_be_written_are_written_later(tmp_path: Path) 
         "ordinary",
         "no own record",
         "promoted",
+        "promoted to the first own epoch",
         "later leaders",
         "source's gone",
         "restored later",

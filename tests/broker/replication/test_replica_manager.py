@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 import uuid
 from collections.abc import Collection
 from dataclasses import replace
@@ -14,6 +15,7 @@ import pytest
 from millstream_broker.coordination import NO_LEADER, PartitionRecord, TopicRecord
 from millstream_broker.log.log import Log
 from millstream_broker.log.manager import Found
+from millstream_broker.metadata.cache import Metadata
 from millstream_broker.replication.fetcher import PATIENCE_S
 from millstream_broker.replication.follower import Outcome
 from millstream_broker.replication.partition import Partition
@@ -24,6 +26,7 @@ from millstream_broker.topic_rules.internal_topics import OFFSETS_TOPIC
 from millstream_harness.replica import (
     NOW_MS,
     OTHERS,
+    REPLICAS,
     THEM,
     US,
     Clock,
@@ -51,6 +54,10 @@ def led(world: Replicating) -> list[tuple[str, int]]:
 
 def followed(world: Replicating) -> list[tuple[str, int]]:
     return sorted(world.replicas.followers)
+
+
+def held(world: Replicating) -> list[tuple[str, int, int]]:
+    return [(one.topic, one.index, id(one.log)) for one in world.replicas.all()]
 
 
 def folders(path: Path) -> list[str]:
@@ -437,6 +444,93 @@ async def test_a_stray_that_differs_from_the_leaders_log_is_kept_and_an_empty_lo
         assert world.replicas.partitions["t", 0].log.log_end_offset == 0
         (stray,) = world.logs.strays
         assert (world.logs.strays.end(stray).offset, stray.is_replaced) == (1, True)
+
+
+@pytest.mark.parametrize("change", ["closed", "another role", "deleted", "made anew"])
+async def test_a_log_that_differs_is_not_replaced_after_a_change(tmp_path: Path, change: str) -> None:
+    record = topic("t", led_by(THEM))
+    async with replicating(tmp_path) as world:
+        await world.told(state(record))
+        follower = world.replicas.followers["t", 0]
+        if change == "closed":
+            world.manager._is_closed = True
+        elif change == "another role":
+            await world.told(state(changed(record, leader=US, leader_epoch=1)))
+        else:
+            world.replicas.metadata = Metadata(state(*[topic("t")][: change == "made anew"]))
+        before = held(world)
+        await world.manager._replace(follower)
+        assert held(world) == before
+        assert list(world.logs.strays) == []
+
+
+# Truncation of a log that is led
+
+
+async def test_a_log_that_is_truncated_keeps_its_time_and_is_used_by_nobody_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[tuple[int, int, bool]] = []
+    monkeypatch.setattr(
+        Log, "truncate_led", lambda log, offset, now_ms: found.append((offset, now_ms, log.truncating))
+    )
+    async with replicating(tmp_path) as world:
+        await world.told(state(topic("t")))
+        before_ms = time.time() * 1000
+        await world.manager.truncate_led(("t", 0), lambda partition: None, 0)
+        ((offset, now_ms, is_reserved),) = found
+        assert (offset, is_reserved) == (0, True)
+        assert before_ms - 1 <= now_ms <= time.time() * 1000
+        assert not world.replicas.partitions["t", 0].log.truncating
+
+
+@pytest.mark.parametrize("change", ["deleted", "made anew", "fewer partitions"])
+async def test_nothing_is_truncated_while_a_newer_state_is_applied(tmp_path: Path, change: str) -> None:
+    record = topic("t", led_by(US), led_by(US))
+    async with replicating(tmp_path) as world:
+        await world.told(state(record))
+        led = world.replicas.partitions["t", 1]
+        newer = {
+            "deleted": (),
+            "made anew": (topic("t", led_by(US), led_by(US)),),
+            "fewer partitions": (replace(record, partitions=record.partitions[:1]),),
+        }
+        world.replicas.metadata = Metadata(state(*newer[change]))
+        with pytest.raises(ApiError) as error:
+            await world.manager.truncate_led(("t", 1), lambda partition: None, 0)
+        assert error.value.code is NOT_LEADER
+        assert world.replicas.partitions["t", 1] is led
+
+
+async def test_a_log_whose_directory_fails_during_truncation_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = topic("t", led_by(US), led_by(US))
+    async with replicating(tmp_path) as world:
+        await world.told(state(record))
+
+        def fail(log: Log, offset: int, now_ms: int) -> None:
+            world.logs.release([("t", 1)], "")
+            raise ApiError(OFFLINE)
+
+        monkeypatch.setattr(Log, "truncate_led", fail)
+        with pytest.raises(ApiError) as error:
+            await world.manager.truncate_led(("t", 1), lambda partition: None, 0)
+        assert error.value.code is OFFLINE
+        assert [world.manager.lost.includes(record, index) for index in (0, 1)] == [False, True]
+        assert world.replicas.unopened == {("t", 1): "its log directory is offline"}
+
+
+async def test_a_leader_that_goes_on_has_the_newest_known_isr(tmp_path: Path) -> None:
+    """A write that was in flight during the truncation may have ended."""
+    record = topic("t", led_by(US, isr=REPLICAS))
+    async with replicating(tmp_path) as world:
+        await world.told(state(record))
+        led = world.replicas.partitions["t", 0]
+        assert led.isr is not None
+        led.isr.record = replace(led.record, isr=(US,), version=1)
+        world.manager._roles.lead_on(led, record, led.isr)
+        assert world.replicas.partitions["t", 0].record is led.isr.record
 
 
 async def test_a_controller_deletes_no_log_of_another_topic_id(

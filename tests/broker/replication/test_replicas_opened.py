@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from millstream_broker.coordination import NO_LEADER, PartitionRecord
+from millstream_broker.log.inventory import Place
 from millstream_broker.log.log import Log
 from millstream_broker.log.manager import Found, LogManager
 from millstream_broker.replication import manager
@@ -179,6 +180,23 @@ async def test_a_log_that_is_lost_before_it_is_served_belongs_to_the_topic_that_
         await world.told(state(record))
         assert held(world) == [("t", 2)]
         assert sorted(world.replicas.unopened) == [("t", 0), ("t", 1)]
+
+
+async def test_why_a_log_is_lost(tmp_path: Path) -> None:
+    """Its directory is offline, or it has gone from a directory that works."""
+    record = topic("t", *[led_by(US)] * 3)
+    async with replicating(tmp_path, two_directories(tmp_path)) as world:
+        logs, (one, two) = world.logs, world.logs.dirs
+        places = (one.path, two.path)
+        logs.inventory.missing = {
+            (record.topic_id, index): Place("t", str(path)) for index, path in enumerate(places)
+        }
+        one.fail(OSError(errno.EIO, "Input/output error"))
+        await turns()
+        offline = f"its log directory is offline: {one.path}"
+        reasons = [world.manager.lost.reason(record, index) for index in range(3)]
+        assert (reasons[0], reasons[2]) == (offline, offline)
+        assert reasons[1].startswith(f"its log is missing: it was in {two.path}. ")
 
 
 async def test_replicas_that_no_directory_has_are_in_those_that_are_offline(tmp_path: Path) -> None:

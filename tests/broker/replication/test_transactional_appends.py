@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator, Collection, Mapping
 from pathlib import Path
 
@@ -11,13 +12,19 @@ import pytest
 
 from millstream_broker.broker import Broker
 from millstream_broker.replication.partition import Partition
-from millstream_broker.replication.transactional_appends import refusal
+from millstream_broker.replication.transactional_appends import (
+    RequestingProducer,
+    TransactionalAppends,
+    refusal,
+    transactional_header,
+)
+from millstream_broker.runtime.request_memory import RequestMemory
 from millstream_harness.clients import request_context
 from millstream_harness.group_drivers import until
 from millstream_harness.in_process import connected, create, running
 from millstream_harness.transactions import finish
 from millstream_harness.wire import record
-from millstream_kafka.batch import build_batch
+from millstream_kafka.batch import HEADER_SIZE, build_batch, iter_batches
 from millstream_kafka.protocol import produce
 from millstream_kafka.protocol.errors import ErrorCode
 from millstream_kafka.protocol.produce import (
@@ -154,6 +161,33 @@ async def test_unknown_partition_is_not_asked_for(tmp_path: Path) -> None:
         found = await it.send(batch(), batch(), indexes=(0, 9))
         assert found == [(0, 0), (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1)]
         assert [asked[3] for asked in it.coordinator.asked] == [[("t", 0)]]
+
+
+async def test_answer_waits_as_long_as_the_append() -> None:
+    appends = TransactionalAppends(RequestMemory(1 << 20), Coordinator())
+    appended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    waiting = appends.in_turn(RequestingProducer("tx", 7, 0, 12), dict, lambda refused: appended, 1)
+    await settle()
+    assert not waiting.done()
+    appended.set_result("answer")
+    assert await waiting == "answer"
+
+
+@pytest.mark.parametrize("length", [None, 0, HEADER_SIZE - 1, HEADER_SIZE])
+def test_header_of_less_than_a_header(length: int | None) -> None:
+    header = transactional_header(None if length is None else batch()[:length])
+    assert (header is not None) == (length == HEADER_SIZE)
+
+
+async def test_marker_has_the_time_of_its_append(tmp_path: Path) -> None:
+    async with served(tmp_path) as it:
+        await it.send(batch())
+        before = time.time() * 1000
+        await finish(it.partition(), 7, committed=True)
+        (file,) = Path(str(it.partition().log.directory)).glob("*.log")
+        *_, (_, marker) = iter_batches(file.read_bytes())
+        assert marker.is_control
+        assert before - 1 <= marker.max_timestamp <= time.time() * 1000
 
 
 async def test_plain_records_need_no_coordinator(tmp_path: Path) -> None:

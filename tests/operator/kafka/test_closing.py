@@ -45,7 +45,13 @@ pytestmark = pytest.mark.soak
 
 BROKERS = 3
 PASSWORDS = {"authentication": {"type": "ScramSha512"}}
-INTERNAL = {"name": "internal", "type": "Internal", "port": 9092, "tls": "Disabled", "authentication": {"type": "None"}}
+INTERNAL = {
+    "name": "internal",
+    "type": "Internal",
+    "port": 9092,
+    "tls": "Disabled",
+    "authentication": {"type": "None"},
+}
 APPS = {
     "name": "apps",
     "type": "NodePort",
