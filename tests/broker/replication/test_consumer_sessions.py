@@ -13,7 +13,7 @@ from uuid import UUID
 import pytest
 
 from millstream_broker.broker import Broker
-from millstream_broker.replication import fetch_sessions
+from millstream_broker.replication import fetch_session, fetch_sessions
 from millstream_broker.replication.fetch_sessions import EVICTION_MS, Sessions
 from millstream_broker.replication.replica import Replica
 from millstream_harness.in_process import connected, create, delete, running
@@ -199,6 +199,17 @@ async def test_a_poll_of_a_session_waits_for_any_of_its_partitions(tmp_path: Pat
         broker.append(1)
         broker.append(2)
         assert await waiting == {1: (0, SIZE), 2: (0, SIZE)}
+
+
+async def test_a_change_of_rights_is_checked_in_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(tmp_path) as it:
+        await it.consumer.ask(dict.fromkeys(range(3), 0))
+        (session,) = it.sessions._consumers.values()
+        for at_once, turns in ((1, 3), (2, 1), (3, 1), (4, 0)):
+            monkeypatch.setattr(fetch_session, "AT_ONCE", at_once)
+            assert len(list(session.rights_changed())) == turns
 
 
 async def test_partitions_come_and_go(tmp_path: Path) -> None:

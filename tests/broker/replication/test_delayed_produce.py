@@ -8,7 +8,7 @@ import pytest
 import uvloop
 
 from millstream_broker.replication.purgatory import Delayed, Purgatory
-from millstream_harness.virtual_time import turns, virtual_time
+from millstream_harness.virtual_time import now, turns, virtual_time
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 
 
@@ -63,9 +63,14 @@ async def test_each_ends_when_its_time_is_up_and_the_others_wait_on() -> None:
 @virtual_time
 async def test_a_deadline_that_is_reached_has_passed_and_leaves_no_timer() -> None:
     purgatory = Purgatory()
-    waiting, forever = purgatory.add(1, Delayed(), 100), purgatory.add(2, Delayed(), None)
-    await asyncio.sleep(0.1)
+    waiting, forever = purgatory.add(1, Delayed(), 125), purgatory.add(2, Delayed(), None)
+    await asyncio.sleep(1 / 8 - 1 / 16384)  # sums without rounding
+    assert not waiting.is_done
+    await asyncio.sleep(1 / 16384)
     await turns()
+    at_once = purgatory.add(3, Delayed(), 0)
+    await turns()
+    assert (at_once.is_done, now()) == (True, 1 / 8)
     assert (waiting.is_done, forever.is_done, purgatory._timer) == (True, False, None)
 
 

@@ -591,6 +591,29 @@ async def test_removed_replica_with_unconfirmed_log_becomes_a_stray(tmp_path: Pa
         assert "t-0" not in folders(tmp_path)
 
 
+async def test_strays_go_with_their_deleted_topic_alone(tmp_path: Path) -> None:
+    async with replicating(tmp_path) as world:
+        await world.told(state(t_of(led_by(US))))
+        append(world.replicas.partitions["t", 0])
+        await world.told(state())
+        await world.manager.settle_strays(as_stored())
+        for request in (stop(0, EPOCH_DURING_DELETE), stop(0, 1, delete=True)):
+            await world.manager.stop_replicas([request])
+            await world.settled()
+            assert [one.topic_id for one in world.logs.strays] == [T_ID]
+        await world.manager.stop_replicas([stop(0, EPOCH_DURING_DELETE, delete=True)])
+        await world.settled()
+        assert list(world.logs.strays) == []
+
+
+async def test_followers_share_the_writes_of_log_starts(tmp_path: Path) -> None:
+    async with replicating(tmp_path) as world:
+        await world.told(state(topic("t", led_by(THEM), led_by(US))))
+        starts = world.manager._roles.starts
+        assert world.replicas.followers["t", 0]._starts is starts
+        assert world.replicas.partitions["t", 1]._starts is starts
+
+
 @pytest.mark.parametrize("leader", [US, THEM])
 @pytest.mark.parametrize("confirmed", [False, True])
 async def test_removed_replica_older_than_the_comparison_becomes_a_stray_unless_confirmed(
