@@ -170,6 +170,7 @@ AREAS = {
             "replication/offsets_topic_late",
             "replication/deleted_topics",
             "replication/fetched_partition",
+            "replication/lost_logs",
             "replication/stops",
             "network/fetch_shortcut",
             "network/throttling",

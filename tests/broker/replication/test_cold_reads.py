@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import threading
 import time
@@ -15,6 +16,7 @@ import pytest
 from millstream_broker.broker import Broker
 from millstream_broker.log.files import NotCachedError, OpenFile, waiting, without_waiting
 from millstream_broker.replication import fetch_session
+from millstream_broker.replication.fetch_session import Session
 from millstream_harness.in_process import connected, create, running
 from millstream_harness.log_dirs import NOW
 from millstream_harness.wire import record
@@ -199,6 +201,55 @@ async def test_a_partition_may_be_forgotten_while_it_is_looked_up(
         assert first_offsets(await waiting) == {1: 60}
         third = await ask(client, request(session=(session, 2)))
         assert set(first_offsets(third)) <= {1}
+
+
+async def test_few_partitions_are_looked_up_at_once_and_each_once(
+    tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetch_session, "LOADS_AT_ONCE", 1)
+    monkeypatch.setattr(fetch_session, "LOAD_S", 0.001)
+    async with running(tmp_path) as broker, connected(broker) as client:
+        await serve(broker, client, disk, monkeypatch)
+        disk.may_read.clear()
+        first = await ask(client, request(50, 60, session=(0, 0)))
+        (session,) = broker.fetch_sessions._consumers.values()
+        for epoch in (1, 2):
+            assert [one.is_loading for one in session._fetched.values()] == [True, False]
+            assert session._loading == 1
+            if epoch == 1:
+                await ask(client, request(session=(first.session_id, 1)))
+        waits = request(session=(first.session_id, 2), max_wait_ms=600_000, min_bytes=1 << 20)
+        waiting = asyncio.create_task(ask(client, waits))
+        await poll_waits(broker)
+        disk.may_read.set()
+        assert set(first_offsets(await waiting)) >= {0}, "what was looked up does not wait for more bytes"
+        await asyncio.wait_for(until_idle(session), 60)
+        assert [one.is_loading for one in session._fetched.values()] == [False, False]
+
+
+async def until_idle(session: Session) -> None:
+    while session._loading:  # noqa: ASYNC110
+        await asyncio.sleep(0.001)
+
+
+async def test_a_look_up_that_fails_or_is_cancelled_is_left_to_the_read(
+    tmp_path: Path, disk: Disk, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running(tmp_path) as broker, connected(broker) as client:
+        await create(client, "t", 2)
+        await ask(client, request(0, session=(0, 0)))
+        (session,) = broker.fetch_sessions._consumers.values()
+        (fetched,) = session._fetched.values()
+        failed, cancelled = (asyncio.get_running_loop().create_future() for _ in range(2))
+        failed.set_exception(OSError(5, "Input/output error"))
+        cancelled.cancel()
+        for loading in (failed, cancelled):
+            session._loading, fetched.is_loading = 1, True
+            session._loaded(fetched, loading)
+            assert (session._loading, fetched.is_loading, fetched.is_loaded) == (0, False, True)
+        del failed, loading
+        gc.collect()
+    assert [record.getMessage() for record in caplog.records if record.name == "asyncio"] == []
 
 
 def test_reads_that_must_not_wait(tmp_path: Path, disk: Disk) -> None:

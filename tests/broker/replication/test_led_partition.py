@@ -217,6 +217,17 @@ def test_a_run_whose_records_are_safe_at_once(tmp_path: Path) -> None:
     ]
 
 
+async def test_a_run_of_one_request_waits_for_the_replicas(tmp_path: Path) -> None:
+    led = Led(tmp_path, US, THEM)
+    requests = led.partition.append_run(RUN[:1], [1], NOW_MS, acks=-1, timeout_ms=60_000)
+    assert requests is not None
+    (waiting,) = requests
+    assert isinstance(waiting, DelayedProduce)
+    assert not waiting.is_done
+    led.fetched(1)
+    assert waiting.is_done
+
+
 def test_a_run_that_is_not_appended_changes_nothing(tmp_path: Path) -> None:
     few = Led(tmp_path / "few", US, min_insync_replicas="2")
     assert append_run(few) is None
