@@ -108,14 +108,16 @@ def test_preferred_leaders_by_request() -> None:
     controller.live(2, 3)
     controller.live(1, 2, 3)
     controller.in_sync("t", 0, 2, 1)
-    keys = [("t", 0), ("t", 1), ("t", 2), ("t", 9)]
+    keys = [("t", 0), ("t", 1), ("t", 2), ("t", 9), ("u", 0)]
     result = controller.reply(ElectionRequested("caller", ElectionType.PREFERRED, keys))
     assert {key: error and error.code for key, error in result.items()} == {
         ("t", 0): None,
         ("t", 1): ErrorCode.ELECTION_NOT_NEEDED,
         ("t", 2): ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
         ("t", 9): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ("u", 0): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     }
+    assert result["u", 0].message == "No such topic as u"
     assert result["t", 2].message == "The preferred leader 1 of t-2 is not alive or not in the ISR."
     assert result["t", 9].message == "No such partition as t-9"
     assert controller.record("t", 0).leader == 1

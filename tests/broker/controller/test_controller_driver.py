@@ -288,7 +288,9 @@ async def test_administrators_are_answered() -> None:
         it.live(2, 3)
         elected = await it.driver.elect_leaders(PREFERRED, [("t", 0)], 5.0)
         assert elected["t", 0].code is ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
-        assert await it.driver.alter_reassignments({("t", 0): (2, 3)}, 5.0) == {("t", 0): None}
+        assert await it.driver.alter_reassignments({("t", 0): (2, 3)}, 5.0, may_change_factor=True) == {
+            ("t", 0): None
+        }
         assert set(await it.driver.list_reassignments([("t", 0)], 5.0)) == {("t", 0)}
         assert await it.driver.list_reassignments([], 5.0) == {}
         gone = await refused(it.driver.controlled_shutdown(1, 1))
@@ -329,11 +331,13 @@ async def test_a_request_waits_for_the_load_and_not_for_ever() -> None:
             ErrorCode.REQUEST_TIMED_OUT,
             "The controller was not done within 2 s.",
         )
-        late = await refused(it.driver.alter_reassignments({("t", 0): (2, 3)}, 2.5))
+        late = await refused(it.driver.alter_reassignments({("t", 0): (2, 3)}, 2.5, may_change_factor=True))
         assert late.code is ErrorCode.REQUEST_TIMED_OUT
         assert now() == 4.5, "both are limited together"
         assert len(it.of(Abandoned)) == 1
-        assert await it.driver.alter_reassignments({("t", 0): (3, 2)}, 20.0) == {("t", 0): None}
+        assert await it.driver.alter_reassignments({("t", 0): (3, 2)}, 20.0, may_change_factor=True) == {
+            ("t", 0): None
+        }
         assert len(it.of(Abandoned)) == 1
 
 
@@ -349,8 +353,12 @@ async def test_a_shutdown_waits_for_half_a_minute_unless_it_is_told_otherwise() 
 async def test_a_caller_that_gives_up_in_the_turn_of_its_answer_harms_nobody() -> None:
     async with office() as it:
         it.store.takes_s = 1.0
-        asked = asyncio.ensure_future(it.driver.alter_reassignments({("t", 0): (2, 3)}, 20.0))
-        other = asyncio.ensure_future(it.driver.alter_reassignments({("t", 0): (3, 2)}, 20.0))
+        asked = asyncio.ensure_future(
+            it.driver.alter_reassignments({("t", 0): (2, 3)}, 20.0, may_change_factor=True)
+        )
+        other = asyncio.ensure_future(
+            it.driver.alter_reassignments({("t", 0): (3, 2)}, 20.0, may_change_factor=True)
+        )
         await turns()
         asked.cancel()
         it.driver._handle(DeletionsRequested(frozenset({"t"})))
@@ -440,7 +448,9 @@ async def test_a_newer_controller_ends_it(caplog: pytest.LogCaptureFixture) -> N
     async with office() as it:
         it.store.takes_s = 1.0
         asked = [
-            asyncio.ensure_future(it.driver.alter_reassignments({("t", 0): target}, 20.0))
+            asyncio.ensure_future(
+                it.driver.alter_reassignments({("t", 0): target}, 20.0, may_change_factor=True)
+            )
             for target in ((2, 3), (3, 2))
         ]
         await turns()

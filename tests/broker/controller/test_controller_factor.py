@@ -109,6 +109,16 @@ def test_new_replicas_go_to_other_racks_first() -> None:
     assert replicas(controller) == [(1, 3)] * 6
 
 
+def test_a_broker_without_a_rack_is_a_rack_of_its_own() -> None:
+    controller = created_with_one(partitions=1, settings=Settings(offsets_factor=2))
+    brokers = {
+        number: BrokerRecord(number, (), rack, 1) for number, rack in {1: None, 2: None, 3: "a"}.items()
+    }
+    controller.handle(BrokersChanged(brokers))
+    controller.handle(Tick(1.0))
+    assert replicas(controller) == [(1, 2)]
+
+
 def test_a_broker_that_is_about_to_stop_gets_none() -> None:
     controller = created_with_one(1, 2, 3)
     controller.handle(ShutdownRequested("c", 3, 1))

@@ -17,6 +17,9 @@ def test_notes_of_before_are_added_to_those_since() -> None:
     notes = Notes({1}, {2}, preferred=True, new_epoch=True)
     notes.add(Notes({3}, {4}, unclean=True))
     assert notes == Notes({1, 3}, {2, 4}, preferred=True, unclean=True, new_epoch=True)
+    for doubted in (Notes(), Notes(doubted=True)):
+        doubted.add(Notes(doubted=True))
+        assert doubted == Notes(doubted=True)
     notes = Notes()
     notes.add(Notes(preferred=True, new_epoch=True))
     assert notes == Notes(preferred=True, new_epoch=True)

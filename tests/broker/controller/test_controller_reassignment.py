@@ -52,6 +52,11 @@ def test_move_finishes_only_with_the_minimum_isr(min_isr: int, expected: bool) -
     assert reassignment.can_finish(replace(shrinking, isr=(1, 2, 3)), {1, 3}, min_isr)
 
 
+def test_the_replica_that_joins_is_the_last_and_stays() -> None:
+    found = reassignment.joined(LEFTOVER, 2)
+    assert found == replace(LEFTOVER, replicas=(3, 4, 2), removing=(1,))
+
+
 def test_move_of_a_doubted_partition_does_not_finish() -> None:
     """The most complete log may be one of those to be dropped."""
     assert not reassignment.can_finish(replace(MOVING, isr=(3, 4), leader=-1, doubted=True), {3, 4})

@@ -91,6 +91,14 @@ def test_an_old_isr_waits_for_enough_replicas() -> None:
 WAITS = "no leader until the logs are compared, because ZooKeeper was restored from an older copy"
 
 
+@pytest.mark.parametrize(("brokers", "named"), [((3,), "broker 3"), ((1, 3), "some of brokers 1, 3")])
+def test_wait_for_the_comparison_names_the_brokers_to_start(brokers: tuple[int, ...], named: str) -> None:
+    assert (
+        str(ComparisonWaits(brokers, 3, (("t", 0), ("t", 1))))
+        == f"{WAITS}: t-0, t-1 and 1 more; start {named}"
+    )
+
+
 def waits(seen: list[Any]) -> dict[tuple[int, ...], tuple[int, tuple[Any, ...]]]:
     return {one.brokers: (one.partitions, one.examples) for one in of(ComparisonWaits, seen)}
 

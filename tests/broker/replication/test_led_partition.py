@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import uuid
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -28,10 +29,12 @@ from millstream_broker.replication.isr import Isr
 from millstream_broker.replication.partition import AT_ONCE_BYTES, Partition, is_cheap, now_ms
 from millstream_broker.replication.purgatory import DelayedProduce
 from millstream_broker.runtime.request_memory import RequestMemory
+from millstream_broker.topic_rules.mirrored_topics import EPOCHS_ABOVE
 from millstream_harness.held_thread import HeldThread
 from millstream_harness.replica import NOW_MS, THEM, US, Waiter, batch, led_by, open_log, topic
 from millstream_kafka.batch import HEADER_SIZE, Record, build_batch
 from millstream_kafka.compression import Compression
+from millstream_kafka.mirror_source import KEY, MirrorSource
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 
 SIZE = len(batch("a"))
@@ -215,6 +218,46 @@ def test_a_run_whose_records_are_safe_at_once(tmp_path: Path) -> None:
         AppendInfo(1, 2, -1, 0),
         AppendInfo(3, 3, -1, 0),
     ]
+
+
+SOURCE = MirrorSource("cluster", uuid.UUID(int=7))
+
+
+def mirrored(folder: Path, *in_sync: int, **config: str) -> Led:
+    """A mirror's replica, led in the first epoch in which it may append records of epoch 1."""
+    led = Led(folder, *in_sync, **{KEY: str(SOURCE)}, **config)
+    led.partition.record = replace(led.partition.record, leader_epoch=1 + EPOCHS_ABOVE)
+    return led
+
+
+def append_mirrored(led: Led, epoch: int = 1) -> DelayedProduce | None:
+    return led.partition.append_mirrored(str(SOURCE), batch("a", epoch=epoch), 0, 0, NOW_MS, 60_000)
+
+
+async def test_records_of_a_mirror_wait_for_all_replicas(tmp_path: Path) -> None:
+    led = mirrored(tmp_path, US, THEM)
+    waiting = append_mirrored(led)
+    assert waiting is not None
+    assert not waiting.is_done
+    led.fetched(1)
+    assert waiting.is_done
+    assert append_mirrored(mirrored(tmp_path / "sole")) is None
+
+
+def test_records_of_a_mirror_need_the_minimum_isr(tmp_path: Path) -> None:
+    led = mirrored(tmp_path, US, min_insync_replicas="2")
+    assert code_of(lambda: append_mirrored(led)) is ErrorCode.NOT_ENOUGH_REPLICAS
+    assert led.partition.log.log_end_offset == 0
+
+
+def test_records_of_a_mirror_need_a_leader_epoch_far_above_theirs(tmp_path: Path) -> None:
+    led = mirrored(tmp_path)
+    needed: list[tuple[int, int]] = []
+    led.partition._raise_epoch = lambda partition, above, epoch: needed.append((above, epoch))
+    assert code_of(lambda: append_mirrored(led, epoch=2)) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    ((above, epoch),) = needed
+    assert above == 1 + EPOCHS_ABOVE, "the next one suffices"
+    assert epoch >= 2 + EPOCHS_ABOVE
 
 
 async def test_a_run_of_one_request_waits_for_the_replicas(tmp_path: Path) -> None:

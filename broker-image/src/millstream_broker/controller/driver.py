@@ -183,7 +183,7 @@ class ControllerDriver:
         targets: Mapping[TopicPartition, tuple[int, ...] | None],
         timeout: float,
         *,
-        may_change_factor: bool = True,
+        may_change_factor: bool,
     ) -> Mapping[TopicPartition, ApiError | None]:
         """Begin to move partitions, or (None) to move them back; returns when that is stored (KIP-455)."""
         result: Mapping[TopicPartition, ApiError | None] = await self._ask(
