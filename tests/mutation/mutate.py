@@ -117,6 +117,7 @@ AREAS = {
             "controller_administration",
             "controller_brokers",
             "controller_channels",
+            "controller_comparison",
             "controller_deposed",
             "controller_driver",
             "controller_elections",

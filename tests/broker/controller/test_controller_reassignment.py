@@ -8,6 +8,7 @@ import pytest
 
 from millstream_broker.controller import reassignment
 from millstream_broker.coordination import PartitionRecord
+from millstream_kafka.protocol.errors import ApiError
 
 MOVING = PartitionRecord((3, 4, 1, 2), 1, 5, (1, 2), 7, adding=(3, 4), removing=(1, 2))
 LEFTOVER = PartitionRecord((3, 4), 3, 5, (3, 4), 7, removing=(1, 2))
@@ -36,12 +37,12 @@ def test_what_is_under_way() -> None:
 def test_a_move_finishes_when_all_that_come_are_in_sync_and_one_of_them_lives(
     isr: tuple[int, ...], live: set[int], expected: bool
 ) -> None:
-    assert reassignment.can_finish(replace(MOVING, isr=isr), live) == expected
+    assert reassignment.can_finish(replace(MOVING, isr=isr), live, 1) == expected
 
 
 @pytest.mark.parametrize("version", [0, 1])
 def test_a_move_finishes_whatever_the_version_of_the_state(version: int) -> None:
-    assert reassignment.can_finish(replace(MOVING, isr=(3, 4), version=version), {3, 4})
+    assert reassignment.can_finish(replace(MOVING, isr=(3, 4), version=version), {3, 4}, 1)
 
 
 @pytest.mark.parametrize(("min_isr", "expected"), [(1, True), (2, False), (3, False)])
@@ -57,22 +58,33 @@ def test_the_replica_that_joins_is_the_last_and_stays() -> None:
     assert found == replace(LEFTOVER, replicas=(3, 4, 2), removing=(1,))
 
 
+@pytest.mark.parametrize("wanted", [(2, 3), (2,), (1, 2, 3)])
+def test_factor_changes_only_where_the_request_allows_it(wanted: tuple[int, ...]) -> None:
+    record = PartitionRecord((1, 2), 1, 5, (1, 2), 7)
+    assert reassignment.target(reassignment.plan(record, wanted, {3}, may_change_factor=True)) == wanted
+    if len(wanted) == 2:
+        assert reassignment.plan(record, wanted, {3}, may_change_factor=False)
+    else:
+        with pytest.raises(ApiError, match=f"is changed from 2 to {len(wanted)}"):
+            reassignment.plan(record, wanted, {3}, may_change_factor=False)
+
+
 def test_move_of_a_doubted_partition_does_not_finish() -> None:
     """The most complete log may be one of those to be dropped."""
-    assert not reassignment.can_finish(replace(MOVING, isr=(3, 4), leader=-1, doubted=True), {3, 4})
+    assert not reassignment.can_finish(replace(MOVING, isr=(3, 4), leader=-1, doubted=True), {3, 4}, 1)
 
 
 def test_what_stays_and_lives_must_be_in_sync() -> None:
     shrinking = PartitionRecord((2, 1), 1, 5, (1,), 7, removing=(1,))
-    assert not reassignment.can_finish(shrinking, {1, 2})
-    assert not reassignment.can_finish(shrinking, {1})
-    assert reassignment.can_finish(replace(shrinking, isr=(1, 2)), {1, 2})
+    assert not reassignment.can_finish(shrinking, {1, 2}, 1)
+    assert not reassignment.can_finish(shrinking, {1}, 1)
+    assert reassignment.can_finish(replace(shrinking, isr=(1, 2)), {1, 2}, 1)
 
 
 def test_nothing_is_to_be_finished_where_nothing_moves_or_nobody_has_led_yet() -> None:
-    assert not reassignment.can_finish(LEFTOVER, {1, 2, 3, 4})
+    assert not reassignment.can_finish(LEFTOVER, {1, 2, 3, 4}, 1)
     new = PartitionRecord((3, 1), -1, -1, (), -1, adding=(3,), removing=(1,))
-    assert not reassignment.can_finish(new, {1, 3})
+    assert not reassignment.can_finish(new, {1, 3}, 1)
 
 
 def test_a_log_is_deleted_that_is_no_replicas() -> None:

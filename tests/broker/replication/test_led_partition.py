@@ -244,6 +244,18 @@ async def test_records_of_a_mirror_wait_for_all_replicas(tmp_path: Path) -> None
     assert append_mirrored(mirrored(tmp_path / "sole")) is None
 
 
+def test_a_mirror_follows_the_start_of_its_source(tmp_path: Path) -> None:
+    led = mirrored(tmp_path)
+    for from_offset, log_start, told in (
+        (0, 0, ([], [])),
+        (0, 10, ([0, 0], [0])),
+        (10, 10, ([], [])),
+    ):
+        led.partition.append_mirrored(str(SOURCE), None, from_offset, log_start, NOW_MS, 60_000)
+        assert led.told() == told
+        assert led.partition.log.log_end_offset == log_start
+
+
 def test_records_of_a_mirror_need_the_minimum_isr(tmp_path: Path) -> None:
     led = mirrored(tmp_path, US, min_insync_replicas="2")
     assert code_of(lambda: append_mirrored(led)) is ErrorCode.NOT_ENOUGH_REPLICAS

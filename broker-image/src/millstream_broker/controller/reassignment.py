@@ -47,7 +47,7 @@ def plan(
     wanted: Sequence[int] | None,
     live: Collection[int],
     *,
-    may_change_factor: bool = True,
+    may_change_factor: bool,
 ) -> PartitionRecord:
     """The assignment that begins the move to `wanted`, None to cancel; raises ApiError."""
     if wanted is None:
@@ -95,7 +95,7 @@ def begin(record: PartitionRecord, wanted: tuple[int, ...]) -> PartitionRecord:
     )
 
 
-def can_finish(record: PartitionRecord, live: Collection[int], min_isr: int = 1) -> bool:
+def can_finish(record: PartitionRecord, live: Collection[int], min_isr: int) -> bool:
     """Whether all new replicas, and all live remaining ones, are in sync, and one of them can lead.
 
     At least `min_isr` of them must be in sync: the dropped ones may have the only other copy of acknowledged records.
