@@ -113,7 +113,8 @@ def results(choice: Choice) -> list[dict[str, Any]]:
 
 def describe(path: Path, name: str, code: int | None) -> dict[str, Any]:
     """A mutant of the module at ``path``, with its outcome, as in ``results.json``."""
-    function = name.rpartition(".")[2].rpartition("__mutmut_")[0].lstrip("x_ǁ").replace("ǁ", ".")
+    mangled = name.rpartition(".")[2].rpartition("__mutmut_")[0]  # x_FUNCTION or xǁCLASSǁMETHOD
+    function = mangled.removeprefix("xǁ" if mangled.startswith("xǁ") else "x_").replace("ǁ", ".")
     one = {
         "module": str(path).removeprefix("src/"),
         "function": function,

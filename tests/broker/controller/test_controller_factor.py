@@ -88,6 +88,7 @@ def test_a_cluster_of_two_gets_two_and_a_third_later() -> None:
     controller.live(1, 2, 3)
     controller.handle(Tick(2.0))
     assert replicas(controller) == [(1, 2, 3)] * 4, "even while the second is being copied"
+    assert of(FactorRaised, controller.handle(Tick(3.0))) == []
     for partition in range(4):
         copied(controller, partition)
     assert missing(controller) == 0
@@ -98,6 +99,16 @@ def test_new_replicas_are_spread_over_the_brokers() -> None:
     controller.handle(Tick(1.0))
     counts = Counter(broker for one in replicas(controller) for broker in one)
     assert counts == {1: 12, 2: 4, 3: 4, 4: 4}
+
+
+def test_brokers_that_have_fewest_get_new_replicas() -> None:
+    """Each new replica counts as one of those that are there."""
+    assigned = [(1,), (1,), (1,), (2, 1), (2, 1)]
+    controller = Controller(
+        topic(OFFSETS_TOPIC, *assigned), brokers=(1, 2, 3), settings=Settings(offsets_factor=2)
+    )
+    controller.handle(Tick(1.0))
+    assert [one[-1] for one in replicas(controller)[:3]] == [3, 3, 2]
 
 
 def test_new_replicas_go_to_other_racks_first() -> None:
