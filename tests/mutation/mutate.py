@@ -115,6 +115,7 @@ AREAS = {
         # The simulation is slow, and these notice its effects.
         (
             "controller_administration",
+            "controller_announcements",
             "controller_assignments",
             "controller_brokers",
             "controller_channels",
