@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from millstream_broker.controller import deletion
 from millstream_broker.controller.announcements import Announcements
 from millstream_broker.controller.messages import AskLogEnds, Push, StopReplicas
+from millstream_broker.controller.partitions import Notes
 from millstream_broker.controller.recovery import Recovery
-from millstream_broker.coordination import NO_LEADER, BrokerRecord, PartitionRecord
+from millstream_broker.coordination import NO_LEADER, BrokerRecord, PartitionRecord, TopicRecord
 from millstream_broker.runtime.steps import to_the_end
-from millstream_harness.controller import topic
+from millstream_harness.controller import Controller, topic
 from millstream_kafka.protocol.stop_replica import EPOCH_DURING_DELETE
 
 RECORD = PartitionRecord((1, 2), 1, 3, (1, 2), 7)
@@ -24,9 +27,24 @@ def test_a_forgotten_topic_is_not_announced() -> None:
     for name in topics:
         announcements.push((name, 0))
     announcements.forget("t")
-    (push,) = to_the_end(announcements.take(topics, (), (1, 2)))
+    assert pushed(announcements, topics) == [("u", 0)]
+    for name in topics:
+        announcements.push((name, 0))
+    assert pushed(announcements, topics, "t") == [("u", 0)], "nor is one that is being deleted"
+
+
+def pushed(announcements: Announcements, topics: Mapping[str, TopicRecord], *deletions: str) -> list[Any]:
+    (push,) = to_the_end(announcements.take(topics, deletions, (1, 2)))
     assert isinstance(push, Push)
-    assert list(push.partitions) == [("u", 0)]
+    return list(push.partitions or ())
+
+
+@pytest.mark.parametrize("notes", [{"restarted": {1}}, {"forgetful": {1}}, {"doubted": True}, {}])
+def test_a_partition_that_was_not_announced_is_announced_later(notes: dict[str, Any]) -> None:
+    machine = Controller(topic("t", (1, 2))).machine
+    machine._announce_again(("t", 0), Notes(**notes))
+    found = to_the_end(machine._announcements.take(machine.topics, (), (1, 2)))
+    assert bool(found) == bool(notes)
 
 
 def test_one_partition_announces_the_deletion_of_its_topic() -> None:

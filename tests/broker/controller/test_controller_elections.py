@@ -114,6 +114,11 @@ CASES = {
         (1, (2, 1), (), 1),
     ),
     "and is not in the ISR": (record(2, (2, 3)), Situation({1, 2, 3}, preferred=True), (2, (2, 3), (), 0)),
+    "the preferred leader is not in the ISR, and the next one is": (
+        record(3, (2, 3)),
+        Situation({1, 2, 3}, preferred=True),
+        (3, (2, 3), (), 0),
+    ),
     "the leader is to go": (ALL, Situation({1, 2, 3}, going={1}), (2, (1, 2, 3), (), 1)),
     "a replica was dropped": (
         record(2, (2, 3, 4)),

@@ -76,6 +76,33 @@ def test_a_store_that_is_older_is_not_believed_about_any_partition() -> None:
     assert [(one.leader_epoch, one.compared) for one in records] == [(7, 7), (10, 10)]
 
 
+def test_a_broker_without_replicas_is_accepted_after_its_doubt_is_stored() -> None:
+    """What it shows about the store concerns all partitions."""
+    controller = Controller(topic("t", (1, 2, 3)), brokers=(1, 2, 3, 4))
+    controller.is_slow = True
+    seen = arrive(controller, 4, live=(1, 2, 3))
+    assert [one.broker.broker_id for one in of(AcceptBroker, seen + controller.write())] == [4]
+    assert of(AcceptBroker, seen) == []
+
+
+def test_a_broker_that_lost_records_waits_for_the_states_of_its_own_replicas() -> None:
+    controller = Controller(topic("t", (1, 2, 3)), brokers=(1, 2, 3, 4))
+    controller.is_slow = True
+    assert of(AcceptBroker, controller.restart(4, unclean=True)) != [], "it has none"
+    assert of(AcceptBroker, controller.restart(1, unclean=True)) == []
+    assert of(AcceptBroker, controller.write()) != []
+
+
+def test_brokers_that_the_store_knows_may_have_logs() -> None:
+    """No live broker has one, so the partition may have been moved to broker 9, which is down."""
+    controller = Controller(topic("t", (1, 2, 3)), settings=Settings(min_isr=2), known=(9,))
+    arrive(controller, 1, live=(2, 3))
+    for broker in (1, 2, 3):
+        seen = ends_of(controller, broker, t=NO_LOG)
+    assert controller.record("t").leader == -1
+    assert waits(seen) == {(9,): (1, (("t", 0),))}
+
+
 def test_an_old_isr_waits_for_enough_replicas() -> None:
     """Each acknowledged record was on two of three replicas: two are enough, one is not."""
     controller = Controller(topic("t", (1, 2, 3)), settings=Settings(min_isr=2))

@@ -73,7 +73,8 @@ def test_distances_shrink_towards_the_largest_epoch(epoch: int, limit: int) -> N
 
 def test_distances_are_larger_where_the_store_shows_that_it_was_restored() -> None:
     largest, record = EpochDistances(lambda limit: limit - 1), PartitionRecord((1,), 1, 0, (1,), 5)
-    assert largest.distance(("t", 0), record, is_created=False) == (1 << 14) - 1
+    for first in (record, replace(record, version=0)):
+        assert largest.distance(("t", 0), first, is_created=False) == (1 << 14) - 1
     for restored in (replace(record, doubted=True), replace(record, version=-1)):
         assert largest.distance(("t", 0), restored, is_created=False) == (1 << 20) - 1
 

@@ -51,7 +51,9 @@ class Controller:
         settings: Settings | None = None,
         deletions: Iterable[str] = (),
         distance: int = 0,
+        known: Iterable[int] = (),
     ) -> None:
+        """``known``: brokers that the store knows, besides the live ones."""
         self.machine = ControllerMachine(2, settings or Settings(), lambda limit: distance)
         self.epochs = dict.fromkeys(brokers, 1)
         self.unclean: set[int] = set()
@@ -62,7 +64,9 @@ class Controller:
         self.waiting: list[Any] = []
         """Pending writes of a slow store."""
         self.seen: list[Any] = []
-        image = Image(self.brokers(), {one.name: one for one in topics}, frozenset(deletions))
+        image = Image(
+            self.brokers(), {one.name: one for one in topics}, frozenset(deletions), frozenset(known)
+        )
         self._do(to_the_end(self.machine.start(image)))
 
     def brokers(self) -> dict[int, BrokerRecord]:
