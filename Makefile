@@ -16,7 +16,7 @@ KAFKA_JARS := .jars/kafka-$(KAFKA_VERSION)
 IMAGE_BUILD ?= docker build -t
 MAVEN := mvn -B -Dstyle.color=never
 
-.PHONY: setup demo demo-failover test test-unit test-process test-soak test-all test-oldest compat-matrix durations mutation past-defects faults e2e bench operator-scale lint types spelling workflows images contexts wheels chart version jars kafka-jars spark-classes moto lock clean definitions docs docs/protocol.md docs/command.md docs/metrics.md docs/reference/authorization.md docs/reference/broker-configuration.md docs/reference/conditions.md docs/images/dashboards docs/images/dashboards/operator
+.PHONY: setup demo demo-failover test test-unit test-process test-soak test-all test-oldest compat-matrix durations mutation past-defects faults e2e bench operator-scale lint types spelling workflows images contexts wheels chart version jars kafka-jars spark-classes moto quix lock clean definitions docs docs/protocol.md docs/command.md docs/metrics.md docs/reference/authorization.md docs/reference/broker-configuration.md docs/reference/conditions.md docs/images/dashboards docs/images/dashboards/operator
 
 # $(call timed,NAME,COMMAND): run it, show what goes on, and how long it took.
 timed = $(PYTHON) .ci/step.py $(1) $(2)
@@ -150,6 +150,7 @@ lock: requirements-dev.in
 	$(call image_lock,client,--extra command)
 	rm -r .build-requirements.txt .lock-wheels
 	$(PIP_COMPILE) --generate-hashes -o tests/jobs/moto-requirements.txt tests/jobs/moto-requirements.in
+	$(PIP_COMPILE) --generate-hashes -o tests/compat/quix/requirements.txt tests/compat/quix/requirements.in
 
 clean:
 	rm -rf .venv .jars .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache demo-out demo-failover-out
@@ -250,14 +251,17 @@ BENCH_PYTHON ?= /usr/bin/python3
 	@chmod +x .cache/bench-python/bin/millstream-broker
 	@touch $@
 
-# The S3 server of tests, in an environment of its own (tests/jobs/moto-requirements.in).
-moto: .cache/moto/.installed
+# Programs of tests in environments of their own: the S3 server, and Quix Streams (see their requirements.in).
+moto quix: %: .cache/%/.installed
 
 .cache/moto/.installed: tests/jobs/moto-requirements.txt
-	@echo 'moto: making .cache/moto, the S3 server of tests'
-	@$(call timed,moto,$(PYTHON) -m venv .cache/moto)
-	@echo "moto: installing the $$(grep -c == $<) packages of $<"
-	@$(call timed,moto,.cache/moto/bin/pip install --progress-bar off --disable-pip-version-check --require-hashes -r $<)
+.cache/quix/.installed: tests/compat/quix/requirements.txt
+
+.cache/moto/.installed .cache/quix/.installed: .cache/%/.installed:
+	@echo '$*: making .cache/$*, for tests'
+	@$(call timed,$*,$(PYTHON) -m venv .cache/$*)
+	@echo "$*: installing the $$(grep -c == $<) packages of $<"
+	@$(call timed,$*,.cache/$*/bin/pip install --progress-bar off --disable-pip-version-check --require-hashes -r $<)
 	@touch $@
 
 # Iceberg's REST catalog server, which tests load tables through.

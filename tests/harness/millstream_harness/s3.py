@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import re
@@ -15,9 +14,8 @@ from pathlib import Path
 
 import pyarrow.fs
 
-from millstream_harness.java import ROOT
+from millstream_harness.environments import python_of
 
-MOTO = ROOT / ".cache" / "moto"
 BUCKET = "lake"
 REGION = "us-east-1"
 # Number of requests allowed without authorization: those that create the user and the bucket.
@@ -111,21 +109,12 @@ class S3Server:
         }
 
 
-def installed() -> Path:
-    """The folder of moto's virtual environment, installed at first use."""
-    MOTO.parent.mkdir(exist_ok=True)
-    with (MOTO.parent / ".moto.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # other test processes need it, too
-        subprocess.run(["make", "-s", "moto"], cwd=ROOT, check=True)
-    return MOTO
-
-
 @contextlib.contextmanager
 def s3_server(log: Path) -> Iterator[S3Server]:
-    folder = installed() / "bin"
+    python = python_of("moto")
     with log.open("wb") as out:
         server = subprocess.Popen(
-            [folder / "python", "-c", SERVE],
+            [python, "-c", SERVE],
             stdout=out,
             stderr=subprocess.STDOUT,
             env={**os.environ, "INITIAL_NO_AUTH_ACTION_COUNT": SET_UP_REQUESTS, "MOTO_PORT": "0"},
@@ -136,7 +125,7 @@ def s3_server(log: Path) -> Iterator[S3Server]:
             time.sleep(0.05)
         endpoint = found[1]
         told = subprocess.run(
-            [folder / "python", "-c", SET_UP, endpoint, BUCKET], check=True, capture_output=True, text=True
+            [python, "-c", SET_UP, endpoint, BUCKET], check=True, capture_output=True, text=True
         )
         access_key, secret_key = json.loads(told.stdout)
         yield S3Server(endpoint, access_key, secret_key, server.pid)
