@@ -16,6 +16,7 @@ from millstream_broker.broker import Broker
 from millstream_broker.replication import fetch_session, fetch_sessions
 from millstream_broker.replication.fetch_sessions import EVICTION_MS, Sessions
 from millstream_broker.replication.replica import Replica
+from millstream_broker.runtime.steps import to_the_end
 from millstream_harness.in_process import connected, create, delete, running
 from millstream_harness.members import until
 from millstream_harness.wire import record
@@ -199,6 +200,15 @@ async def test_a_poll_of_a_session_waits_for_any_of_its_partitions(tmp_path: Pat
         broker.append(1)
         broker.append(2)
         assert await waiting == {1: (0, SIZE), 2: (0, SIZE)}
+
+
+async def test_news_that_was_not_sent_is_sent_again(tmp_path: Path) -> None:
+    async with serving(tmp_path) as it:
+        first = await it.consumer.ask({0: 0, 1: 0})
+        assert (await it.consumer.ask({})).responses == []
+        to_the_end(it.sessions.take_back(first))
+        (again,) = (await it.consumer.ask({})).responses
+        assert [data.partition_index for data in again.partitions] == [0, 1]
 
 
 async def test_a_change_of_rights_is_checked_in_turns(

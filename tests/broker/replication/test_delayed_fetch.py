@@ -70,6 +70,18 @@ async def test_a_response_that_fails_after_a_pause_fails_the_poll() -> None:
     assert error.value.code is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
+async def test_a_response_that_takes_turns_is_awaited() -> None:
+    expected = FetchResponse(0, 0, 7, [])
+
+    def read() -> Steps[FetchResponse]:
+        yield
+        return expected
+
+    delayed = DelayedFetch(1, 60.0, read)
+    delayed.over()
+    assert await asyncio.wait_for(delayed.response, 60) is expected
+
+
 async def test_a_record_of_the_same_turn_ends_a_poll(tmp_path: Path) -> None:
     async with running(tmp_path) as broker, connected(broker) as client:
         await create(client, "t")

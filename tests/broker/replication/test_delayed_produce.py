@@ -89,6 +89,20 @@ def test_producers_that_wait_for_no_time_end_together() -> None:
         runner.run(play())
 
 
+async def test_whoever_stopped_waiting_is_not_told() -> None:
+    delayed = Delayed()
+
+    async def wait() -> None:
+        await delayed
+
+    waiting = asyncio.create_task(wait())
+    await turns()
+    waiting.cancel()
+    await turns()
+    delayed.end()
+    assert waiting.cancelled()
+
+
 async def test_whoever_names_a_function_is_told_in_the_step_that_ends_the_wait() -> None:
     told: list[str] = []
     before, after = Delayed(), Delayed()

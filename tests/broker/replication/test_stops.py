@@ -20,7 +20,7 @@ COMPARED = replace(led_by(US), compared=5)
 
 
 def record(partitions: int = 1, topic_id: uuid.UUID = ID) -> TopicRecord:
-    return replace(topic("t", *[COMPARED] * partitions), topic_id=topic_id)
+    return replace(topic("t"), partitions=(COMPARED,) * partitions, topic_id=topic_id)
 
 
 @pytest.mark.parametrize(
