@@ -241,7 +241,6 @@ AREAS = {
             "log/log_summaries",
             "log/log_rules",
             "cluster/foreign_trees",
-            "cluster_strays",
             "removed_strays",
             "replication/cold_reads",
             "replication/mirror_append",
