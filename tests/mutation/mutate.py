@@ -240,6 +240,7 @@ AREAS = {
             "log/log_starts",
             "log/log_summaries",
             "log/log_rules",
+            "log/strays",
             "cluster/foreign_trees",
             "removed_strays",
             "replication/cold_reads",

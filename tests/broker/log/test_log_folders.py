@@ -64,7 +64,12 @@ def test_a_stray_has_a_name_with_its_topic_id_and_its_whole_number(tmp_path: Pat
     ((path, (shortened, number)),) = folders.find(tmp_path).strays
     assert (path.name, number) == (name, 12345)
     assert topic.startswith(shortened)
+    assert len(name) <= 255 - len("-delete")
     assert folders.has_data(tmp_path)
+    assert not folders.has_data(tmp_path / name)
+    (tmp_path / name / "t-0").touch()
+    (tmp_path / name / "other").mkdir()
+    assert not folders.has_data(tmp_path / name), "a file is no partition, and not every folder is"
     assert folders.name_when_stray((topic, 0), None) != folders.name_when_stray((topic, 0), None)
 
 

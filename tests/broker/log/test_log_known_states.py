@@ -44,6 +44,8 @@ def test_older_states_are_ignored(tmp_path: Path) -> None:
         states.note("a", A, 0, leader_epoch, version)
     assert states.all() == {(A, 0): KnownState(4, 0)}
     assert len(calls) == 3
+    states.note("a", A, 1, -1, 0)
+    assert states.all()[A, 1] == KnownState(-1, 0), "the first state of all"
 
 
 def test_the_newest_of_several_directories_counts(tmp_path: Path) -> None:

@@ -176,3 +176,5 @@ def test_coordinators_batches_have_no_order(guard: SequenceGuard) -> None:
     assert not passes(guard, batch(0), ProducerStateManager())
     guard.note(batch(-1, producer=8), TOO_FEW, ProducerStateManager())
     assert passes(guard, batch(0, producer=8), ProducerStateManager())
+    guard.note(batch(0, producer=8), TOO_FEW, ProducerStateManager())
+    assert not passes(guard, batch(1, producer=8), ProducerStateManager()), "a client's first has"
