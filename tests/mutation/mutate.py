@@ -239,6 +239,7 @@ AREAS = {
             "log/log_known_states",
             "log/log_starts",
             "log/log_summaries",
+            "log/log_mirrored",
             "log/log_rules",
             "log/strays",
             "cluster/foreign_trees",
