@@ -242,6 +242,7 @@ AREAS = {
             "log/log_mirrored",
             "log/log_rules",
             "log/strays",
+            "log/transaction_index",
             "cluster/foreign_trees",
             "removed_strays",
             "replication/cold_reads",
