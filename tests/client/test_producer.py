@@ -129,12 +129,12 @@ def test_a_producer_that_is_closed_in_the_middle_of_a_report(
 
     monkeypatch.setattr(Deliveries, "reported", interrupted)
     producer = millstream.Producer(shared_broker.bootstrap)
-    sent = 0
+    sent, deadline = 0, time.monotonic() + 60
     with suppress(Closed):
-        while sent < 100_000:
+        while time.monotonic() < deadline:  # the producer's own thread may serve any number of reports first
             producer.send(topic, b"value")
             sent += 1
-    assert sent < 100_000
+    assert time.monotonic() < deadline
     assert len(read(shared_broker, topic)) == sent
 
 

@@ -328,11 +328,11 @@ async def test_replicas_led_and_followed_are_found_alike(tmp_path: Path, full: s
 
 
 class Written:
-    """Each set of written high watermarks."""
+    """Each set of written high watermarks; other brokers of this process write theirs."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, logs: LogManager) -> None:
         self.entries: list[dict[tuple[str, int], int]] = []
-        monkeypatch.setattr(LogManager, "write_high_watermarks", lambda _, entries: self._write(entries))
+        monkeypatch.setattr(logs, "write_high_watermarks", self._write)
 
     def _write(self, entries: Mapping[tuple[str, int], tuple[Any, int]]) -> None:
         self.entries.append({key: high_watermark for key, (_, high_watermark) in entries.items()})
@@ -346,8 +346,8 @@ class Written:
 async def test_high_watermarks_of_replicated_partitions_are_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    written = Written(monkeypatch)
     async with replicating(tmp_path) as world:
+        written = Written(monkeypatch, world.logs)
         await world.told(state(topic("t", led_by(US), led_by(THEM), led_by(US, US))))
         world.replicas.partitions["t", 0].high_watermark = 5
         world.replicas.followers["t", 1].high_watermark = 7
@@ -359,9 +359,10 @@ async def test_high_watermarks_of_replicated_partitions_are_written(
 async def test_high_watermarks_are_written_at_the_interval(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interval_ms: int
 ) -> None:
-    written, clock = Written(monkeypatch), Clock(monkeypatch)
+    clock = Clock(monkeypatch)
     config = {"replica.high.watermark.checkpoint.interval.ms": str(interval_ms)}
     async with replicating(tmp_path, config) as world:
+        written = Written(monkeypatch, world.logs)
         keeping = asyncio.create_task(world.manager.watermarks.keep())
         for times in (1, 2):
             due = clock.now + interval_ms / 1000

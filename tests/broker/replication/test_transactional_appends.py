@@ -230,6 +230,18 @@ async def test_requests_of_a_producer_keep_their_order(tmp_path: Path) -> None:
         assert not it.broker.transactional_appends.is_waiting("tx", 7)
 
 
+async def test_coordinator_is_not_asked_about_an_epoch_that_has_ended(tmp_path: Path) -> None:
+    """Whoever names it: the log has a later one, so no answer would let the records in."""
+    async with served(tmp_path) as it:
+        await finish(it.partition(0), 7, committed=False, epoch=1)
+        found = await it.send(batch(), batch(), indexes=(0, 1))
+        assert found == [(ErrorCode.INVALID_PRODUCER_EPOCH, -1), (0, 0)]
+        assert [asked[3] for asked in it.coordinator.asked] == [[("t", 1)]]
+        assert await it.send(batch(1)) == [(ErrorCode.INVALID_PRODUCER_EPOCH, -1)]
+        assert len(it.coordinator.asked) == 1
+        assert await it.send(batch(epoch=1)) == [(0, 1)]
+
+
 async def test_nobody_else_holds_up_a_producer_or_removes_its_guard(tmp_path: Path) -> None:
     """Whoever may read and write the topic may name it, with his own transactional id."""
     async with served(tmp_path) as it:

@@ -208,6 +208,11 @@ class ProducerStateManager:
         known = self.by_id.get(producer_id)
         return known is not None and known.transaction_first_offset >= 0 and known.epoch == epoch
 
+    def has_later_epoch(self, producer_id: int, epoch: int) -> bool:
+        """Whether the producer's last batch or marker has a later epoch."""
+        known = self.by_id.get(producer_id)
+        return known is not None and epoch < known.epoch
+
     def has_late_transaction(self, now_ms: int, max_timeout_ms: int) -> bool:
         """Whether the oldest open transaction got its last batch so long ago that nobody will end it.
 

@@ -62,16 +62,22 @@ async def verify(
 
     The marker of the producer's last transaction may come late, and remove the guards of its next one. Then the guards
     are renewed, and the coordinator is asked again. A coordinator that ``adds`` partitions is also asked again while it
-    completes the last transaction.
+    completes the last transaction. It is not asked about partitions whose log knows a later epoch of the producer.
     """
     verdicts: list[Verdict] = []
     for _ in range(TRIES):
-        guards = {
-            partition: partition.log.producers.verifications.begin(
-                producer_id, producer_epoch, sequence, bumps_epoch=adds
-            )
-            for partition, sequence in first_sequences.items()
-        }
+        guards, outdated = dict[Partition, VerificationGuard](), list[Verdict]()
+        for partition, sequence in first_sequences.items():
+            producers = partition.log.producers
+            if producers.has_later_epoch(producer_id, producer_epoch):
+                guard = VerificationGuard(producer_id, producer_epoch, sequence, bumps_epoch=adds)
+                outdated.append(Verdict(partition, guard, ErrorCode.INVALID_PRODUCER_EPOCH))
+            else:
+                guards[partition] = producers.verifications.begin(
+                    producer_id, producer_epoch, sequence, bumps_epoch=adds
+                )
+        if not guards:
+            return outdated
         partitions = [(partition.topic, partition.index) for partition in guards]
         errors = await verifier.verify(transactional_id, producer_id, producer_epoch, partitions, add=adds)
         verdicts = [
@@ -82,4 +88,4 @@ async def verify(
         if not is_completing and not any(each.came_late for each in verdicts):
             break
         await asyncio.sleep(RETRY_S)
-    return verdicts
+    return outdated + verdicts
